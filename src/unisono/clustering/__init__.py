@@ -1,0 +1,1 @@
+"""Pure clustering functions."""

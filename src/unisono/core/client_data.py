@@ -1,0 +1,48 @@
+"""ClientData: the samples that one client owns, as a method sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's part of a data set.
+
+    Args:
+        samples: all samples of the data set (shared between clients of a simulation, never copied): uint8 images of shape
+            (num_samples, channels, height, width) or float series of shape (num_samples, channels, length).
+        indices: the rows that belong to this client, shape (len(self),).
+        labels: this client's visible labels, shape (len(self),), -1 where hidden; None where the method may see none.
+        device: where batches go.
+    """
+
+    samples: Tensor
+    indices: Tensor
+    labels: Tensor | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, positions: Tensor) -> Tensor:
+        """The samples at these positions, on the device, as floats: images in [0, 1], series as they are.
+
+        Args:
+            positions: numbers below len(self), shape (batch,).
+        """
+        return as_float(self.samples[self.indices[positions]].to(self.device, non_blocking=True))
+
+    def label_batch(self, positions: Tensor) -> Tensor:
+        """The visible labels at these positions, shape (batch,), -1 where hidden."""
+        if self.labels is None:
+            raise RuntimeError("this method declared no need of labels, so it is given none")
+        return self.labels[positions].to(self.device, non_blocking=True)
+
+
+def as_float(samples: Tensor) -> Tensor:
+    """uint8 images scaled to [0, 1]; floats as they are."""
+    return samples.float().div_(255) if samples.dtype == torch.uint8 else samples.float()

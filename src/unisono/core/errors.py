@@ -1,0 +1,28 @@
+"""Errors that are meant for a person: one sentence that names the field, the value and the remedy."""
+
+
+class UserError(Exception):
+    """The input, not the program, is at fault; the message is the whole explanation."""
+
+
+class ClientError(Exception):
+    """A client could not answer; names round, phase and client, and carries the original traceback.
+
+    Args:
+        round: the round in which the client was asked.
+        phase: the phase of that round.
+        client_id: the client that failed.
+        reason: one sentence.
+        details: the traceback as text, empty when there is none.
+    """
+
+    def __init__(self, round: int, phase: str, client_id: int, reason: str, details: str = "") -> None:
+        super().__init__(round, phase, client_id, reason, details)
+        self.round = round
+        self.phase = phase
+        self.client_id = client_id
+        self.reason = reason
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"round {self.round}, phase {self.phase}, client {self.client_id}: {self.reason}"

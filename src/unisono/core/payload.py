@@ -1,0 +1,135 @@
+"""Payload, Update, Aggregate: all that crosses a wire or persists."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+Scalar = int | float | str | bool
+
+
+class Reduce(Enum):
+    """How the updates of many clients become one.
+
+    MEAN is the weighted mean over clients. STACK keeps the clients apart, keyed by client id.
+    """
+
+    MEAN = "mean"
+    STACK = "stack"
+
+
+class Reveals(Enum):
+    """What a group of tensors tells about its owner; the last two need consent in the config."""
+
+    PARAMETERS = "parameters"
+    STATISTICS = "statistics"
+    REPRESENTATIONS = "representations"
+    DATA = "data"
+
+
+@dataclass(frozen=True)
+class Share:
+    """One line of a method's whitelist: how a group is reduced, and what it reveals."""
+
+    reduce: Reduce
+    reveals: Reveals = Reveals.PARAMETERS
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Named groups of named tensors, and scalars.
+
+    Group names hold no ``/``; ``flatten`` joins group and tensor name with one.
+    """
+
+    groups: Mapping[str, Tensors] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.groups:
+            if "/" in name or not name:
+                raise ValueError(f"a group name is a word without '/', got {name!r}")
+        for name, value in self.scalars.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"scalar {name} must be finite, got {value}")
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all tensors, plus the scalars as JSON."""
+        tensors = sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
+        return tensors + (len(json.dumps(dict(self.scalars))) if self.scalars else 0)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor with its full name ``group/name``, in order."""
+        for group, members in self.groups.items():
+            for name, tensor in members.items():
+                yield f"{group}/{name}", tensor
+
+    def flatten(self) -> dict[str, Tensor]:
+        """All tensors under their full names; ``unflatten`` undoes it."""
+        return dict(self.tensors())
+
+    @staticmethod
+    def unflatten(tensors: Tensors, scalars: Mapping[str, Scalar] | None = None) -> Payload:
+        """The payload whose ``flatten()`` gave ``tensors``; a group without tensors does not survive."""
+        groups: dict[str, dict[str, Tensor]] = {}
+        for full_name, tensor in tensors.items():
+            group, name = full_name.split("/", 1)
+            groups.setdefault(group, {})[name] = tensor
+        return Payload(groups, dict(scalars or {}))
+
+    def with_groups(self, **groups: Tensors) -> Payload:
+        """A copy with these groups replaced or added."""
+        return Payload({**self.groups, **groups}, self.scalars)
+
+    def with_scalars(self, **scalars: Scalar) -> Payload:
+        """A copy with these scalars replaced or added."""
+        return Payload(self.groups, {**self.scalars, **scalars})
+
+    def merge(self, other: Payload) -> Payload:
+        """Both payloads in one; ``other`` wins where both have a name."""
+        return Payload({**self.groups, **other.groups}, {**self.scalars, **other.scalars})
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client answers.
+
+    Args:
+        client_id: who answers.
+        weight: its weight in means, usually its number of samples.
+        payload: the groups it shares; its scalars stay empty.
+        metrics: numbers for the log, averaged with the same weights.
+    """
+
+    client_id: int
+    weight: float
+    payload: Payload
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What all clients of a phase answered, reduced.
+
+    ``means`` and ``stacks`` hold only groups that at least one client sent; a mean covers the clients that sent the group.
+
+    Args:
+        means: the reduced MEAN groups, after the server optimiser.
+        stacks: the STACK groups, in order of client id.
+        weight: total weight of the clients that answered.
+        num_clients: how many answered.
+        metrics: weighted means of the clients' metrics.
+    """
+
+    means: Mapping[str, Tensors] = field(default_factory=dict)
+    stacks: Mapping[str, Sequence[tuple[int, Tensors]]] = field(default_factory=dict)
+    weight: float = 0.0
+    num_clients: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Sources, partitions, shifts and views of samples."""

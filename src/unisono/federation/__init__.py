@@ -1,0 +1,1 @@
+"""The round loop and what happens to updates on their way."""

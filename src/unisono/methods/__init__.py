@@ -1,0 +1,1 @@
+"""One file per method; they never import each other."""

@@ -1,0 +1,1 @@
+"""Accounting and anonymity."""
