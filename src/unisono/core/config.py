@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -15,6 +15,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unisono.core.errors import UserError
 
 Tree = dict[str, Any]
+_PLAIN_WORDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "finite",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
 S = TypeVar("S", bound="Section")
 
 
@@ -24,7 +35,7 @@ class Section(BaseModel):
     Subclass it with typed fields; ``pydantic.Field(default, gt=0, description=...)`` gives ranges and help.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
 
 
 def make_section(kind: type[S], values: Mapping[str, Any], path: str) -> S:
@@ -57,7 +68,7 @@ def read_toml(path: Path) -> Tree:
 
 def write_toml(values: Mapping[str, Any]) -> str:
     """Nested values as TOML text; None, which TOML has no word for, is left out."""
-    return tomli_w.dumps(_without_none(values))
+    return tomli_w.dumps({key: _without_none(value) for key, value in values.items() if value is not None})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
@@ -99,10 +110,12 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _without_none(values: Mapping[str, Any]) -> Tree:
-    return {
-        key: _without_none(value) if isinstance(value, Mapping) else value for key, value in values.items() if value is not None
-    }
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_none(item) for item in value if item is not None]
+    return value
 
 
 def _sentence(kind: type[Section], path: str, problem: Mapping[str, Any]) -> str:
@@ -116,14 +129,22 @@ def _sentence(kind: type[Section], path: str, problem: Mapping[str, Any]) -> str
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] in ("value_error", "assertion_error") and not location:
         return f"{path}: {message}."
-    message = message.removeprefix("Input should be ").removeprefix("a valid ").rstrip(".")
-    return f"{field} must be {message}, got {problem['input']!r}."
+    must_be = _PLAIN_WORDS.get(problem["type"]) or message.removeprefix("Input should be ").rstrip(".")
+    if " should " in must_be:
+        return f"{field}: {must_be}, got {problem['input']!r}."
+    return f"{field} must be {must_be}, got {problem['input']!r}."
 
 
 def _fields_at(kind: type[Section], location: list[str]) -> list[str]:
-    """The field names of a nested section."""
+    """The field names of a nested section; numbers in a list and keys of a dictionary stand between its name and theirs."""
     for part in location:
-        annotation = kind.model_fields[part].annotation
-        candidates = [annotation, *get_args(annotation)]
-        kind = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
+        if part in kind.model_fields:
+            kind = next(_sections_in(kind.model_fields[part].annotation), kind)
     return list(kind.model_fields)
+
+
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections_in(argument)

@@ -8,6 +8,9 @@ from hashlib import blake2b
 import numpy as np
 import torch
 
+SERVER = -1
+"""The client id of a context outside of any client."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -17,14 +20,14 @@ class Context:
         seed: the run's seed.
         round: the round, from 0.
         phase: the phase of the round, empty outside of one.
-        client_id: the client at work, None on the server.
+        client_id: the client at work, SERVER on the server.
         device: where tensors belong.
     """
 
     seed: int
     round: int = 0
     phase: str = ""
-    client_id: int | None = None
+    client_id: int = SERVER
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def rng(self, stream: str, device: torch.device | str = "cpu") -> torch.Generator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -56,6 +56,8 @@ class Payload:
             if "/" in name or not name:
                 raise ValueError(f"a group name is a word without '/', got {name!r}")
         for name, value in self.scalars.items():
+            if not isinstance(value, Scalar):
+                raise ValueError(f"scalar {name} must be a number, a string or a boolean, got {type(value).__name__}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"scalar {name} must be finite, got {value}")
 
@@ -76,11 +78,19 @@ class Payload:
         return dict(self.tensors())
 
     @staticmethod
-    def unflatten(tensors: Tensors, scalars: Mapping[str, Scalar] | None = None) -> Payload:
-        """The payload whose ``flatten()`` gave ``tensors``; a group without tensors does not survive."""
-        groups: dict[str, dict[str, Tensor]] = {}
+    def unflatten(tensors: Tensors, scalars: Mapping[str, Scalar] | None = None, group_names: Iterable[str] = ()) -> Payload:
+        """The payload whose ``flatten()`` gave ``tensors``.
+
+        Args:
+            tensors: by full name.
+            scalars: the payload's scalars.
+            group_names: groups to make even if they hold no tensor, in this order and before all others.
+        """
+        groups: dict[str, dict[str, Tensor]] = {name: {} for name in group_names}
         for full_name, tensor in tensors.items():
-            group, name = full_name.split("/", 1)
+            group, slash, name = full_name.partition("/")
+            if not slash:
+                raise ValueError(f"a tensor's full name is group/name, got {full_name!r}")
             groups.setdefault(group, {})[name] = tensor
         return Payload(groups, dict(scalars or {}))
 

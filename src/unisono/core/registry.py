@@ -9,6 +9,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ class Registry(Generic[T]):
     """Finds things by name; an unknown name lists the known ones.
 
     Every module of ``package`` is imported at the first look-up, so a new file there is registered by being there.
-    Other packages add theirs with an entry point in the group ``unisono.<kind>s``.
+    Other packages add theirs with an entry point in the group ``unisono.<kind>s``, imported when its name is asked for.
 
     Args:
         kind: what is registered, in the singular, for messages.
@@ -33,6 +34,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._package = package
         self._things: dict[str, T] = {}
+        self._entry_points: dict[str, importlib.metadata.EntryPoint] = {}
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -40,7 +42,7 @@ class Registry(Generic[T]):
 
         def decorate(thing: T) -> T:
             known = self._things.get(name)
-            if known is not None and getattr(known, "__qualname__", "") != getattr(thing, "__qualname__", ""):
+            if known is not None and _origin(known) != _origin(thing):
                 raise ValueError(f"{self.kind} {name!r} is registered already")
             self._things[name] = thing
             return thing
@@ -48,40 +50,54 @@ class Registry(Generic[T]):
         return decorate
 
     def __getitem__(self, name: str) -> T:
+        self._load()
         if ":" in name or name.endswith(".py"):
             return self._from_path(name)
-        self._load()
-        if name not in self._things:
+        if name not in self:
             raise UserError(self._unknown(name))
+        if name not in self._things:
+            self._things[name] = self._from_entry_point(self._entry_points[name])
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:
         self._load()
-        return iter(sorted(self._things))
+        return iter(sorted({*self._things, *self._entry_points}))
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return name in self._things
+        return name in self._things or name in self._entry_points
 
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self._package}.{module.name}")
-        for entry_point in importlib.metadata.entry_points(group=f"unisono.{self.kind}s"):
-            self._things.setdefault(entry_point.name, entry_point.load())
+        entry_points = importlib.metadata.entry_points(group=f"unisono.{self.kind}s")
+        self._entry_points = {entry_point.name: entry_point for entry_point in entry_points}
+        self._loaded = True
 
     def _unknown(self, name: str) -> str:
-        close = difflib.get_close_matches(name, self._things, n=1)
+        close = difflib.get_close_matches(name, list(self), n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"There is no {self.kind} {name!r}.{hint} Known: {', '.join(self)}."
 
+    def _from_entry_point(self, entry_point: importlib.metadata.EntryPoint) -> T:
+        try:
+            return entry_point.load()  # type: ignore[no-any-return]
+        except (ImportError, AttributeError) as error:
+            package = entry_point.dist.name if entry_point.dist is not None else entry_point.module
+            raise UserError(
+                f"The {self.kind} {entry_point.name!r} of the package {package!r} cannot be imported: {error}."
+            ) from error
+
     def _from_path(self, name: str) -> T:
         location, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
+        is_file = location.endswith(".py")
+        if not location or (location.startswith(".") and not is_file):
+            raise UserError(f"A {self.kind} is written package.module:NAME or path/to/file.py:NAME, got {name!r}.")
         try:
-            module = _import_file(Path(location)) if location.endswith(".py") else importlib.import_module(location)
+            module = _import_file(Path(location)) if is_file else importlib.import_module(location)
         except (ImportError, OSError) as error:
             raise UserError(f"The {self.kind} {name!r} cannot be imported: {error}.") from error
         if attribute:
@@ -94,16 +110,29 @@ class Registry(Generic[T]):
         return added[0]
 
 
+def _origin(thing: object) -> tuple[object, ...]:
+    """Where a thing is defined: the same place may register it again, as a script that is also imported does."""
+    module = sys.modules.get(getattr(thing, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    return (Path(file).resolve() if file else module, getattr(thing, "__qualname__", id(thing)))
+
+
 def _import_file(path: Path) -> ModuleType:
-    name = "unisono_user_" + path.stem
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
+    path = path.resolve()
+    # Two files of the same name are two modules.
+    name = f"unisono_user_{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
         raise OSError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

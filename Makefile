@@ -1,0 +1,38 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes its own virtual environment in one pip call.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev,dp,onnx,hub,series,tune,docs,flower
+
+.PHONY: demo test bench lint docs clean
+
+demo: $(VENV)/.core
+	$(BIN)/unisono run demo
+
+test: $(VENV)/.all
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+bench: $(VENV)/.all
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.all
+	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/mypy
+
+docs: $(VENV)/.all
+	$(BIN)/sphinx-build -W -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) docs/_build build
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.all: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $(VENV)/.core $@

@@ -1,0 +1,1 @@
+"""Speed and memory, always a ratio measured side by side in one run."""

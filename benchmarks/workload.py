@@ -1,0 +1,127 @@
+"""The work that is measured: federated SimCLR on fashion-mini, and the same training steps with no federation at all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unisono.config import resolve
+from unisono.core.client_data import ClientData
+from unisono.core.config import merge
+from unisono.core.context import Context
+from unisono.engines.embedded import EmbeddedEngine
+from unisono.experiment import Experiment
+from unisono.federation.client_store import ClientStore
+from unisono.federation.rounds import Federation, State
+from unisono.federation.worker import prepare_nets
+from unisono.methods.local_training import LocalTraining, train_locally
+
+BACKBONES: dict[str, dict[str, Any]] = {
+    "cfcl-cnn": {"backbone": "cfcl-cnn"},
+    "resnet18 / 4": {"backbone": "resnet18", "width": 0.25},
+}
+
+
+def experiment(
+    model: dict[str, Any], num_clients: int = 100, workers: int = 2, over: dict[str, Any] | None = None
+) -> Experiment:
+    """100 clients with equally many samples, 20 per round, batch 16, one local epoch."""
+    tree = {
+        "method": {"name": "simclr", "projection_dim": 128},
+        "data": {"dataset": "fashion-mini"},
+        "partition": {"scheme": "iid", "num_clients": num_clients},
+        "model": model,
+        "training": {"batch_size": 16, "local_epochs": 1},
+        "cohort": {"size": 20},
+        "engine": {"workers": workers, "device": "cpu"},
+    }
+    return Experiment.prepare(resolve(merge(tree, over or {})))
+
+
+@dataclass
+class Rounds:
+    """A federation that runs round after round."""
+
+    federation: Federation
+    engine: EmbeddedEngine
+    state: State
+    samples_per_round: int
+
+    @staticmethod
+    def start(prepared: Experiment) -> Rounds:
+        """Workers started and one round run to warm up."""
+        config = prepared.config
+        engine = EmbeddedEngine(prepared.workshop(), config.engine)
+        federation = Federation(prepared.method, engine, ClientStore(), config.federation_sections, config.run.seed)
+        num_samples = (
+            config.cohort.expected_size(len(prepared.clients)) * len(prepared.dataset.samples) // len(prepared.clients)
+        )
+        return Rounds(federation, engine, federation.run_round(federation.start()), num_samples)
+
+    def seconds(self) -> float:
+        """Time of the next round."""
+        start = time.perf_counter()
+        self.state = self.federation.run_round(self.state)
+        return time.perf_counter() - start
+
+
+class BareProcesses:
+    """Processes of one thread that run the same training steps on networks of their own, and nothing else."""
+
+    def __init__(self, prepared: Experiment, num_processes: int, samples_each: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipes = []
+        self._processes = []
+        for index in range(num_processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_train, args=(prepared, samples_each, theirs, index), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self.seconds()
+
+    def seconds(self) -> float:
+        """Time until all processes have trained their samples once."""
+        start = time.perf_counter()
+        for pipe in self._pipes:
+            pipe.send(True)
+        for pipe in self._pipes:
+            pipe.recv()
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _train(prepared: Experiment, num_samples: int, pipe: Any, index: int) -> None:
+    torch.set_num_threads(1)
+    method = prepared.method
+    if not isinstance(method, LocalTraining):
+        raise TypeError("the workload trains a loss")
+    nets = prepare_nets(method, torch.device("cpu"))
+    data = ClientData(prepared.clients.samples, torch.arange(num_samples))
+    number = 0
+    while pipe.recv():
+        train_locally(
+            list(nets.parameters()),
+            lambda batch, generator: method.loss(nets, batch, generator),
+            data,
+            method.training,
+            Context(0, number, "train", index),
+            learning_rate=method.training.learning_rate,
+        )
+        number += 1
+        pipe.send(True)
+
+
+def peak_megabytes(children: bool = False) -> float:
+    """Largest resident size so far of this process, or of its largest finished child."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss / 1024

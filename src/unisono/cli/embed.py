@@ -1,0 +1,91 @@
+"""``unisono embed``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.tables import make_console
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from unisono.loaded import LoadedRun
+
+SUFFIXES = (".npz", ".parquet")
+
+
+def embed(
+    run: options.Run,
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", hidden=True)],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Where features go, .npz or .parquet; default features.npz.", show_default=False),
+    ] = Path("features.npz"),
+) -> None:
+    """Turn images or series into features.
+
+    RUN is a run directory; FILES are images, folders of images, or .npz files with an array 'x'. An .npz output holds
+    'features' and 'files', a .parquet output the columns 'features' and 'file'; row 7 of the input a.npz is called a.npz#7.
+
+    Example: unisono embed runs/demo samples.npz --output features.npz
+    """
+    import numpy as np
+
+    from unisono.core.errors import UserError
+    from unisono.loaded import load
+
+    if output.suffix not in SUFFIXES:
+        raise UserError(f"--output must end in {' or '.join(SUFFIXES)}, got {output}.")
+    loaded = load(run)
+    parts = [_embed_one(loaded, file) for file in files]
+    names = [name for found, _ in parts for name in found]
+    features = np.concatenate([rows for _, rows in parts])
+    (_write_npz if output.suffix == ".npz" else _write_parquet)(output, names, features)
+    make_console().print(f"{len(names):,} rows of {features.shape[1]} features in {output}", soft_wrap=True)
+
+
+def _embed_one(run: LoadedRun, file: Path) -> tuple[list[str], NDArray[np.float32]]:
+    """Names and features of what a file or folder holds."""
+    from unisono.data.sources.images import list_images, load_images
+    from unisono.data.sources.npz import read_npz
+
+    if file.suffix == ".npz" and file.is_file():
+        with file.open("rb") as content:
+            samples = read_npz(content, file, file.stem).samples
+        return [f"{file}#{row}" for row in range(len(samples))], run.embed(samples)
+    images = list_images([file])
+    return [str(image) for image in images], run.embed(load_images(images, run.method.setting.input_shape))
+
+
+def _write_npz(output: Path, names: list[str], features: NDArray[np.float32]) -> None:
+    import io
+
+    import numpy as np
+
+    from unisono.runs.files import write_atomically
+
+    content = io.BytesIO()
+    np.savez_compressed(content, features=features, files=np.array(names))
+    write_atomically(output, content.getvalue())
+
+
+def _write_parquet(output: Path, names: list[str], features: NDArray[np.float32]) -> None:
+    from unisono.core.errors import UserError
+    from unisono.runs.files import write_atomically
+
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError("Writing .parquet needs the extra 'hub': pip install 'unisono[hub]', or write .npz.") from error
+    width = features.shape[1]
+    column: Any = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), width)
+    table = pyarrow.table({"file": pyarrow.array(names), "features": column})
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, sink)
+    write_atomically(output, sink.getvalue().to_pybytes())

@@ -1,0 +1,64 @@
+"""``unisono list``."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_format
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.tables import make_console, make_table
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    datasets = "datasets"
+    backbones = "backbones"
+    partitioners = "partitioners"
+    recipes = "recipes"
+
+
+def list_names(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", hidden=True)],
+    json: options.Json = False,
+) -> None:
+    """List methods, recipes and other names.
+
+    KIND is methods, datasets, backbones, partitioners or recipes.
+
+    Example: unisono list methods
+    """
+    summaries = _recipes() if kind is Kind.recipes else _registered(kind)
+    if json:
+        print(json_format.dumps(summaries))
+    else:
+        make_console().print(make_table(["name", "summary"], summaries.items()))
+
+
+def _recipes() -> dict[str, str]:
+    from unisono.config import list_recipes
+    from unisono.core.config import read_toml
+
+    return {name: str(read_toml(path).get("recipe", {}).get("title", "")) for name, path in list_recipes().items()}
+
+
+def _registered(kind: Kind) -> dict[str, str]:
+    """Names and first lines of docstrings."""
+    from unisono.core.method import methods
+    from unisono.data.datasets import datasets
+    from unisono.data.partition import partitioners
+    from unisono.models.backbones import backbones
+
+    registries = {
+        Kind.methods: methods,
+        Kind.datasets: datasets,
+        Kind.backbones: backbones,
+        Kind.partitioners: partitioners,
+    }
+    registry = registries[kind]
+    return {name: (inspect.getdoc(registry[name]) or "").partition("\n")[0] for name in registry}

@@ -1,0 +1,75 @@
+"""``unisono``: the command line. Heavy packages are imported when a command runs, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from unisono import __version__
+from unisono.cli.bench import bench
+from unisono.cli.embed import embed
+from unisono.cli.evaluate import evaluate
+from unisono.cli.export import export
+from unisono.cli.list import list_names
+from unisono.cli.partition import partition
+from unisono.cli.problems import Commands
+from unisono.cli.resume import resume
+from unisono.cli.run import run
+from unisono.cli.show import show
+
+app = typer.Typer(
+    name="unisono",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich help takes twice as long to appear
+)
+for name, command in {
+    "run": run,
+    "resume": resume,
+    "show": show,
+    "evaluate": evaluate,
+    "embed": embed,
+    "export": export,
+    "partition": partition,
+    "list": list_names,
+    "bench": bench,
+}.items():
+    app.command(name, no_args_is_help=name not in ("bench", "partition"))(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"unisono {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Learn encoders and clusters from unlabelled data that stays with its owners.
+
+    Example: unisono run digits-smoke
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command and ends the process with its exit code.
+
+    Args:
+        arguments: the words after ``unisono``; those of the process where None.
+    """
+    if not sys.warnoptions:
+        # Libraries warn about their own affairs; worker processes that are not forked read the variable.
+        warnings.simplefilter("ignore")
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    app(args=None if arguments is None else [*arguments], prog_name="unisono")

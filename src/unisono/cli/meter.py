@@ -1,0 +1,107 @@
+"""Where a run stands: counts, speed, latest numbers, time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from unisono.federation.rounds import RoundRecord
+from unisono.federation.worker import Report
+from unisono.methods.local_training import TrainingConfig
+from unisono.runs.probing import PREFIX
+
+
+class Meter:
+    """Counts along with a run; a display reads it.
+
+    Args:
+        num_rounds: length of the whole run.
+        training: tells how many samples a client's turn goes through.
+        clock: seconds.
+    """
+
+    def __init__(self, num_rounds: int, training: TrainingConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.num_rounds = num_rounds
+        self.rounds_done = 0
+        self.clients_asked = 0
+        self.clients_done = 0
+        self.num_failures = 0
+        self.loss: float | None = None
+        self.probes: dict[str, float] = {}
+        self.probed_after = 0
+        self._training = training
+        self._clock = clock
+        self._begin: float | None = None
+        self._rounds_before = 0
+        self._round_begin = 0.0
+        self._round_samples = 0
+        self._last_speed: float | None = None
+
+    def start_round(self, round: int, num_clients: int) -> None:
+        """A round asks this many clients."""
+        now = self._clock()
+        if self._begin is None:
+            self._begin, self._rounds_before = now, round
+        self.rounds_done, self.clients_asked, self.clients_done = round, num_clients, 0
+        self._round_begin, self._round_samples = now, 0
+
+    def count_client(self, report: Report) -> None:
+        """A client has answered."""
+        self.clients_done += 1
+        self._round_samples += self._samples_of_turn(report.num_samples)
+
+    def count_failure(self) -> None:
+        """A client has failed."""
+        self.num_failures += 1
+
+    def end_round(self, record: RoundRecord) -> None:
+        """A round is done."""
+        self.rounds_done, self.clients_done = record.round + 1, 0
+        self.clients_asked = 0
+        seconds = record.seconds.get("round", 0.0)
+        self._last_speed = self._round_samples / seconds if seconds > 0 else None
+        self._round_samples = 0
+        self.loss = loss_of(record.metrics)
+        probes = probes_of(record.metrics)
+        if probes:
+            self.probes, self.probed_after = probes, self.rounds_done
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples that clients went through per second: of the last whole round, or of the first one so far."""
+        if self._last_speed is not None or not self._round_samples:
+            return self._last_speed
+        elapsed = self._clock() - self._round_begin
+        return self._round_samples / elapsed if elapsed > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What the rest of the run takes at the pace so far, None before the first answer."""
+        if self._begin is None:
+            return None
+        part = self.clients_done / self.clients_asked if self.clients_asked else 0.0
+        done = self.rounds_done - self._rounds_before + part
+        if done <= 0:
+            return None
+        return (self._clock() - self._begin) / done * (self.num_rounds - self.rounds_done - part)
+
+    def _samples_of_turn(self, num_samples: int) -> int:
+        if self._training.local_steps is not None:
+            return self._training.local_steps * min(self._training.batch_size, num_samples)
+        return self._training.local_epochs * num_samples
+
+
+def loss_of(metrics: dict[str, float]) -> float | None:
+    """The loss of a round, that of its last phase where there are several."""
+    return next((value for name, value in reversed(metrics.items()) if name == "loss" or name.endswith(".loss")), None)
+
+
+def probes_of(metrics: dict[str, float]) -> dict[str, float]:
+    """The probe results of a round by their own names."""
+    return {name.removeprefix(PREFIX): value for name, value in metrics.items() if name.startswith(PREFIX)}
+
+
+def duration(seconds: float) -> str:
+    """``0:01:12``."""
+    return str(timedelta(seconds=round(seconds)))

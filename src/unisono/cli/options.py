@@ -1,0 +1,24 @@
+"""Options that several commands share.
+
+Positional arguments are hidden from the list of options, and described in the command's text, because typer and click disagree
+about their help between versions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE|METHOD", hidden=True)]
+Dataset = Annotated[str | None, typer.Option(help="A name from 'unisono list datasets' (data.dataset).")]
+NumClients = Annotated[int | None, typer.Option(help="Size of the federation (partition.num_clients).")]
+Alpha = Annotated[float | None, typer.Option(help="Small: clients see few classes (partition.alpha).")]
+Seed = Annotated[int | None, typer.Option(help="The source of all randomness (run.seed).")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any option of a recipe; repeatable.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of the run and nothing else.")]

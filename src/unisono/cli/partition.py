@@ -1,0 +1,113 @@
+"""``unisono partition``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.tables import make_console, make_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from torch import Tensor
+
+    from unisono.data.partition import Partition
+
+FEW = 30
+"""More clients than these are shown by a summary and the first rows."""
+FIRST_ROWS = 10
+MOST_BARS = 20
+BARS = "▁▂▃▄▅▆▇█"
+DIGITS = "123456789"
+"""Tenths, for a terminal without Unicode."""
+
+
+def partition(
+    reference: Annotated[str | None, typer.Argument(metavar="[RECIPE|METHOD]", hidden=True)] = None,
+    dataset: options.Dataset = None,
+    scheme: Annotated[str | None, typer.Option(help="A name from 'unisono list partitioners' (partition.scheme).")] = None,
+    clients: options.NumClients = None,
+    alpha: options.Alpha = None,
+    seed: options.Seed = None,
+    settings: options.Settings = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the split too.")] = None,
+    every_client: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
+) -> None:
+    """Show who would hold which classes.
+
+    RECIPE|METHOD is as for 'unisono run': whose data and split to take; nothing is trained.
+
+    Example: unisono partition --dataset digits --clients 8 --picture split.png
+    """
+    from unisono.config import build_tree, resolve
+    from unisono.core.config import merge
+    from unisono.data.datasets import load_dataset
+    from unisono.data.partition import make_partition
+
+    flags = {"dataset": dataset, "clients": clients, "alpha": alpha, "seed": seed}
+    # A config names a method; without a recipe any will do, as none runs.
+    tree = build_tree(reference or "simclr", flags, settings or ())
+    config = resolve(tree if scheme is None else merge(tree, {"partition": {"scheme": scheme}}))
+    data = load_dataset(config.data)
+    split = make_partition(config.partition, data.labels, data.owners, len(data.samples), config.run.seed)
+
+    console = make_console()
+    console.print(_summary(split, data.labels, f"{data.name} by {config.partition.scheme}") + "\n")
+    num_rows = split.num_clients if every_client or split.num_clients <= FEW else FIRST_ROWS
+    console.print(_table(split, data.labels, num_rows, BARS if console.encoding.startswith("utf") else DIGITS))
+    if num_rows < split.num_clients:
+        console.print(f"... and {split.num_clients - num_rows:,} more clients: --all shows them.")
+    for note in split.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    if picture is not None:
+        _draw(split, data.labels, data.class_names, picture)
+        console.print(f"\nDrawn in {picture}", soft_wrap=True)
+
+
+def _summary(split: Partition, labels: Tensor | None, title: str) -> str:
+    sizes = split.sizes
+    text = (
+        f"{title}: {int(sizes.sum()):,} samples of {split.num_clients:,} clients, "
+        f"{int(sizes.min()):,} to {int(sizes.max()):,} each (median {int(sizes.median()):,})"
+    )
+    if labels is None:
+        return text
+    per_client = (split.class_counts(labels) > 0).sum(dim=1).float()
+    return f"{text}; {per_client.mean():.1f} classes per client on average"
+
+
+def _table(split: Partition, labels: Tensor | None, num_rows: int, bars: str) -> Table:
+    """A row per client: samples, classes, the share of its biggest class, and a bar of its shares."""
+    sizes = split.sizes.tolist()[:num_rows]
+    if labels is None:
+        return make_table(["client", "samples"], ([str(i), f"{n:,}"] for i, n in enumerate(sizes)), right=["client", "samples"])
+    counts = split.class_counts(labels)[:num_rows]
+    rows = []
+    for client_id, (size, row) in enumerate(zip(sizes, counts, strict=True)):
+        share = f"{row.max() / row.sum():.0%}" if row.sum() else ""
+        rows.append([str(client_id), f"{size:,}", str(int((row > 0).sum())), share, _bar(row, bars)])
+    columns = ["client", "samples", "classes", "biggest", f"share of classes 0 to {counts.shape[1] - 1}"]
+    return make_table(columns, rows, right=columns[:4])
+
+
+def _bar(counts: Tensor, bars: str) -> str:
+    """A character per class, or per few neighbouring ones where there are many; its height is their share."""
+    step = -(-len(counts) // MOST_BARS)
+    shares = [float(part.sum()) / max(1, int(counts.sum())) for part in counts.split(step)]
+    return "".join(" " if share == 0 else bars[min(len(bars) - 1, int(share * len(bars)))] for share in shares)
+
+
+def _draw(split: Partition, labels: Tensor | None, class_names: Sequence[str], picture: Path) -> None:
+    from unisono.core.errors import UserError
+    from unisono.data.partition_plot import draw_partition
+    from unisono.runs.files import explained
+
+    try:
+        with explained(picture):
+            draw_partition(split, labels, class_names or None, picture)
+    except ValueError as error:
+        raise UserError(f"--picture must name an image file such as split.png, got {picture}: {error}.") from error

@@ -1,0 +1,60 @@
+"""``unisono run``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.problems import stopping
+from unisono.cli.tables import make_console
+
+
+def run(
+    reference: options.Recipe,
+    dataset: options.Dataset = None,
+    clients: options.NumClients = None,
+    alpha: options.Alpha = None,
+    rounds: Annotated[int | None, typer.Option(help="Length of the run (federation.rounds).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; 0: none, default: one per core (engine.workers).")] = None,
+    seed: options.Seed = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run directory (run.name).")] = None,
+    settings: options.Settings = None,
+    engine: Annotated[str | None, typer.Option(help="Where clients run: embedded (engine.kind).")] = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+) -> None:
+    """Run a recipe or a method.
+
+    RECIPE|METHOD is a .toml file, or a name that 'unisono list recipes' or 'unisono list methods' shows.
+
+    Example: unisono run digits-smoke --name demo
+    """
+    from unisono.cli.progress import Progress, headline
+    from unisono.cli.summary import summarise
+    from unisono.config import build_tree, resolve
+    from unisono.core.config import merge
+    from unisono.experiment import Experiment, run_path, start
+
+    flags = {
+        "dataset": dataset,
+        "clients": clients,
+        "alpha": alpha,
+        "rounds": rounds,
+        "workers": workers,
+        "seed": seed,
+        "name": name,
+    }
+    tree = build_tree(reference, flags, settings or ())
+    config = resolve(tree if engine is None else merge(tree, {"engine": {"kind": engine}}))
+    path = run_path(config)
+    console = make_console()
+    console.quiet = quiet or json
+    console.print(headline(config))
+    experiment = Experiment.prepare(config)
+    for note in experiment.partition.notes:
+        console.print(f"note: {note}")
+    with stopping(path), Progress(config, console) as progress:
+        finished = start(experiment, path, observers=[progress])
+    summarise(finished, quiet=quiet, json=json)

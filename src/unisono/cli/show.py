@@ -1,0 +1,105 @@
+"""``unisono show``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unisono.cli import options
+from unisono.cli.tables import decimal, make_console, make_table, megabytes, probe_table, thinned
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from unisono.runs.directory import RunDirectory
+
+MOST_ROWS = 10
+
+
+def show(run: options.Run) -> None:
+    """Show what was run and what came of it.
+
+    RUN is a run directory.
+
+    Example: unisono show runs/demo
+    """
+    from unisono.cli.meter import probes_of
+    from unisono.runs.directory import RunDirectory
+
+    directory = RunDirectory.open(run)
+    tree = directory.config_tree
+    metrics = directory.logs["metrics"].read()
+    console = make_console()
+    console.print(f"{run}: {_status(directory, tree, len(metrics))}\n", soft_wrap=True)
+    console.print(_facts(directory, tree, metrics))
+    if metrics:
+        console.print()
+        console.print(_rounds(metrics))
+    probes = {entry["round"] + 1: results for entry in metrics if (results := probes_of(entry))}
+    if probes:
+        console.print()
+        console.print(probe_table(probes))
+    console.print(f"\nfiles: {', '.join(_files(directory))}")
+
+
+def _status(directory: RunDirectory, tree: dict[str, Any], num_logged: int) -> str:
+    num_rounds = tree["federation"]["rounds"]
+    if directory.in_use:
+        return f"running, {num_logged} of {num_rounds} rounds done"
+    saved = directory.checkpoints().rounds()
+    if saved and saved[-1] >= num_rounds:
+        return f"finished after {num_rounds} rounds"
+    when = f"after round {saved[-1]}" if saved else "before the first round was saved, out"
+    return f"interrupted {when} of {num_rounds}; continue with 'unisono resume {directory.path}'"
+
+
+def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str, Any]]) -> Table:
+    """What was run, as pairs of words."""
+    failures = directory.logs["failures"].read()
+    data, split, model, training = tree["data"], tree["partition"], tree["model"], tree["training"]
+    down, up = (sum(entry[key] for entry in metrics) for key in ("bytes_down", "bytes_up"))
+    alpha = f", alpha {split['alpha']:g}" if split["scheme"].startswith("dirichlet") else ""
+    local = f"{training['local_steps']} steps" if "local_steps" in training else f"{training['local_epochs']} epochs"
+    facts = {
+        "recipe": tree.get("recipe", {}).get("title", ""),
+        "method": tree["method"]["name"],
+        "data set": data["dataset"] + (f" in {data['path']}" if "path" in data else ""),
+        "split": f"{split['num_clients']} clients by {split['scheme']}{alpha}",
+        "model": f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm",
+        "training": f"{local} per round, batches of {training['batch_size']}, "
+        f"{training['optimizer']} at {training['learning_rate']:g}",
+        "seed": str(tree["run"]["seed"]),
+        "communication": f"{megabytes(down)} down, {megabytes(up)} up",
+        "failures": f"{len(failures)}, the last: {_failure(failures[-1])}" if failures else "none",
+    }
+    return make_table(["", " "], [[name, text] for name, text in facts.items() if text], heads=False)
+
+
+def _failure(entry: dict[str, Any]) -> str:
+    return f"round {entry['round']}, phase {entry['phase']}, client {entry['client']}: {entry['reason']}"
+
+
+def _rounds(metrics: list[dict[str, Any]]) -> Table:
+    """Metrics over rounds, every few rounds of a long run."""
+    left_out = {"round", "asked", "answered", "bytes_down", "bytes_up"}
+    names = [name for name in dict.fromkeys(name for entry in metrics for name in entry) if name not in left_out]
+    names = [name for name in names if not name.startswith("probe.")][:5]
+    rows = []
+    for position in thinned(range(len(metrics)), MOST_ROWS):
+        entry = metrics[position]
+        clients = f"{entry['answered']}/{entry['asked']}"
+        rows.append([str(entry["round"] + 1), clients, *(decimal(entry.get(name)) for name in names)])
+    columns = ["round", "clients", *names]
+    return make_table(columns, rows, right=columns)
+
+
+def _files(directory: RunDirectory) -> list[str]:
+    """What lies in the directory, with its size."""
+    found = []
+    for path in sorted(directory.path.iterdir()):
+        if path.name.startswith("."):
+            continue
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.stat().st_size
+        found.append(
+            f"{path.name}{'/' if path.is_dir() else ''} ({megabytes(size) if size >= 1e5 else f'{size / 1e3:.1f} kB'})"
+        )
+    return found

@@ -1,0 +1,77 @@
+"""Tables of a few columns for a terminal of 80, and numbers as people read them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+MOST_ROUNDS = 6
+"""Columns of a probe table that fit beside the names."""
+
+
+def make_console() -> Console:
+    """The terminal, or a file without colours and control characters."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False)
+
+
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), heads: bool = True
+) -> Table:
+    """A table without frame.
+
+    Args:
+        columns: heads; an empty one stands over names.
+        rows: cells.
+        right: the columns of numbers.
+        heads: whether the heads are shown.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
+    numbers = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def probe_table(probes: Mapping[int, Mapping[str, float]]) -> Table:
+    """Probes by the number of rounds after which they were made: a row per probe, the latest rounds as columns.
+
+    Args:
+        probes: results by name, by number of rounds.
+    """
+    rounds = thinned(sorted(probes), MOST_ROUNDS)
+    names = list(dict.fromkeys(name for results in probes.values() for name in results))
+    heads = [f"round {round}" if number == 0 else str(round) for number, round in enumerate(rounds)]
+    rows = [[name, *(decimal(probes[round].get(name)) for round in rounds)] for name in names]
+    return make_table(["probe", *heads], rows, right=heads)
+
+
+def thinned(items: Sequence[int], most: int) -> list[int]:
+    """At most this many items: the first, the last and evenly between them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
+
+
+def decimal(value: float | None) -> str:
+    """Four decimals, or as many digits as a large or tiny number needs."""
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
+
+
+def megabytes(num_bytes: float) -> str:
+    """``1.2 MB``."""
+    return f"{num_bytes / 1e6:,.1f} MB"

@@ -1,0 +1,216 @@
+"""The whole config of a run: every table, with the method's own wishes as defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from unisono.core.config import Section, Tree, closest, make_section, merge, parse_overrides, read_toml
+from unisono.core.errors import UserError
+from unisono.core.method import Method, methods
+from unisono.data.datasets import DataConfig
+from unisono.data.partition import PartitionConfig
+from unisono.data.shift import ShiftConfig
+from unisono.data.views import ViewsConfig
+from unisono.engines.embedded import EngineConfig
+from unisono.evaluation.probes import EvaluationConfig
+from unisono.federation.aggregate import AggregationConfig
+from unisono.federation.cohort import CohortConfig
+from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
+from unisono.federation.rounds import FederationConfig, FederationSections
+from unisono.federation.server_optimizers import ServerConfig
+from unisono.federation.whitelist import ConsentConfig
+from unisono.methods.local_training import TrainingConfig
+from unisono.models.backbones import ModelConfig
+
+FORMAT = 1
+"""Version of the recipe format that this program writes; it reads this one and older ones."""
+
+SHORTCUTS = {
+    "dataset": "data.dataset",
+    "clients": "partition.num_clients",
+    "alpha": "partition.alpha",
+    "rounds": "federation.rounds",
+    "workers": "engine.workers",
+    "seed": "run.seed",
+    "name": "run.name",
+}
+"""Flags of the command line and keyword arguments of ``unisono.run``, and the option each one sets."""
+
+
+class RecipeConfig(Section):
+    """What a recipe says about itself: the table ``[recipe]``."""
+
+    title: str = Field("", description="what it shows, in one line")
+    source: str = Field("", description="the paper's table or figure")
+    scale: str = Field("", description="paper or small")
+
+
+class RunConfig(Section):
+    """Name, seed and upkeep of a run: the table ``[run]``."""
+
+    name: str | None = Field(None, description="name of the run directory; default from method, data set and seed")
+    directory: str = Field("runs", description="where run directories go")
+    seed: int = Field(0, ge=0, description="the source of all randomness")
+    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints are kept")
+
+
+_TABLES: dict[str, type[Section]] = {
+    "recipe": RecipeConfig,
+    "run": RunConfig,
+    "data": DataConfig,
+    "partition": PartitionConfig,
+    "shift": ShiftConfig,
+    "views": ViewsConfig,
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "federation": FederationConfig,
+    "cohort": CohortConfig,
+    "aggregation": AggregationConfig,
+    "server": ServerConfig,
+    "privacy": PrivacyConfig,
+    "compression": CompressionConfig,
+    "consent": ConsentConfig,
+    "evaluation": EvaluationConfig,
+    "engine": EngineConfig,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A resolved config: one validated section per table.
+
+    Args:
+        method_name: the method, as the registry knows it.
+        method: its own options.
+        tables: all other tables by name.
+    """
+
+    method_name: str
+    method: Section
+    recipe: RecipeConfig
+    run: RunConfig
+    data: DataConfig
+    partition: PartitionConfig
+    shift: ShiftConfig
+    views: ViewsConfig
+    model: ModelConfig
+    training: TrainingConfig
+    federation: FederationConfig
+    cohort: CohortConfig
+    aggregation: AggregationConfig
+    server: ServerConfig
+    privacy: PrivacyConfig
+    compression: CompressionConfig
+    consent: ConsentConfig
+    evaluation: EvaluationConfig
+    engine: EngineConfig
+
+    @property
+    def method_class(self) -> type[Method]:
+        """The method's class."""
+        return methods[self.method_name]
+
+    @property
+    def federation_sections(self) -> FederationSections:
+        """The tables that the round loop reads."""
+        return FederationSections(self.federation, self.cohort, self.aggregation, self.server, self.privacy, self.compression)
+
+    @property
+    def method_sections(self) -> tuple[Section, ...]:
+        """The tables that methods may read."""
+        return (self.views, self.model, self.training, self.consent)
+
+    def as_tree(self) -> Tree:
+        """Every option with its value, as ``resolve`` takes it."""
+        tree: Tree = {"format": FORMAT, "method": {"name": self.method_name, **self.method.model_dump(mode="json")}}
+        for name in _TABLES:
+            tree[name] = getattr(self, name).model_dump(mode="json")
+        return tree
+
+
+def resolve(tree: Mapping[str, Any]) -> Config:
+    """The validated config, or a UserError that names the field, the value and the remedy.
+
+    Defaults of the tables stand below the method's wishes, and these below what ``tree`` says.
+    """
+    _check_format(tree)
+    known = [*_TABLES, "method", "format"]
+    for name, value in tree.items():
+        if name not in known:
+            raise UserError(f"{name} is not a known table.{closest(name, known)} Known: {', '.join(sorted(known))}.")
+        if name != "format" and not isinstance(value, Mapping):
+            raise UserError(f"{name} must be a table, got {value!r}.")
+    method_name = tree.get("method", {}).get("name")
+    if not isinstance(method_name, str):
+        raise UserError('method.name is required: it says what is learnt, for example name = "simclr".')
+    method_class = methods[method_name]
+    tree = merge(method_class.defaults, tree)
+    own = {key: value for key, value in tree["method"].items() if key != "name"}
+    sections = {name: make_section(kind, tree.get(name, {}), name) for name, kind in _TABLES.items()}
+    return Config(method_name, make_section(method_class.Config, own, "method"), **sections)  # type: ignore[arg-type]
+
+
+def read_recipe(reference: str | Path | Mapping[str, Any]) -> Tree:
+    """The tree behind a file, the name of a recipe that comes with the package, or the name of a method."""
+    if isinstance(reference, Mapping):
+        return dict(reference)
+    name = str(reference)
+    if name.endswith(".toml"):
+        return read_toml(Path(name))
+    recipes = list_recipes()
+    if name in recipes:
+        return read_toml(recipes[name])
+    if name in methods or ":" in name or name.endswith(".py"):
+        return {"method": {"name": name}}
+    near = closest(name, [*recipes, *methods])
+    raise UserError(
+        f"There is no recipe or method {name!r}.{near} Methods: {', '.join(methods)}. "
+        "Recipes: see 'unisono list recipes', or give the path of a .toml file."
+    )
+
+
+def build_tree(
+    reference: str | Path | Mapping[str, Any], shortcuts: Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
+) -> Tree:
+    """A recipe with flags and ``--set`` assignments on top.
+
+    Args:
+        reference: as ``read_recipe`` takes it.
+        shortcuts: values by the names in ``SHORTCUTS``; None means not given.
+        overrides: ``section.key=value`` assignments; they win.
+    """
+    tree = read_recipe(reference)
+    for name, value in (shortcuts or {}).items():
+        if name not in SHORTCUTS:
+            raise UserError(
+                f"There is no option {name!r}.{closest(name, SHORTCUTS)} Known: {', '.join(SHORTCUTS)}, or set=[...]."
+            )
+        if value is not None:
+            section, key = SHORTCUTS[name].split(".")
+            tree = merge(tree, {section: {key: value}})
+    return merge(tree, parse_overrides(overrides))
+
+
+@cache
+def list_recipes() -> dict[str, Path]:
+    """Recipes that come with the package, by name."""
+    root = Path(str(resources.files("unisono"))) / "recipes"
+    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.toml"))}
+
+
+def _check_format(tree: Mapping[str, Any]) -> None:
+    version = tree.get("format", FORMAT)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise UserError(f"format must be a whole number from 1, got {version!r}.")
+    if version > FORMAT:
+        raise UserError(
+            f"This recipe has format {version}, and this unisono reads formats up to {FORMAT}: install a newer unisono."
+        )

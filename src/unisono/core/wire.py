@@ -1,0 +1,130 @@
+"""One layout for tensors in a row of bytes: what pipes, shared memory and client state use.
+
+No pickle: a header in JSON (names, types, shapes, offsets, scalars), then the raw numbers, aligned to 64 bytes.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unisono.core.payload import Payload, Scalar
+
+ALIGNMENT = 64
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies in a buffer."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every tensor of a payload lies in a buffer, its scalars, and its groups, for some may hold no tensor."""
+
+    slots: Mapping[str, Slot]
+    scalars: Mapping[str, Scalar]
+    num_bytes: int
+    groups: tuple[str, ...] = ()
+
+
+def lay_out(payload: Payload) -> Layout:
+    """Places for all tensors of a payload, one after the other."""
+    slots: dict[str, Slot] = {}
+    offset = 0
+    for name, tensor in payload.tensors():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise ValueError(f"{name} has type {dtype}, and only {', '.join(_DTYPES)} cross a wire")
+        num_bytes = tensor.numel() * tensor.element_size()
+        slots[name] = Slot(dtype, tuple(tensor.shape), offset, num_bytes)
+        offset += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+    return Layout(slots, dict(payload.scalars), offset, tuple(payload.groups))
+
+
+def write(payload: Payload, layout: Layout, buffer: Tensor) -> None:
+    """Copies the tensors of a payload to their places.
+
+    Args:
+        payload: what ``layout`` was made for.
+        layout: the places.
+        buffer: uint8, at least ``layout.num_bytes`` long.
+    """
+    places = _views(layout, buffer)
+    for name, tensor in payload.tensors():
+        places[name].copy_(tensor.detach())
+
+
+def read(layout: Layout, buffer: Tensor) -> Payload:
+    """The payload in a buffer; its tensors are views, not copies."""
+    return Payload.unflatten(_views(layout, buffer), layout.scalars, layout.groups)
+
+
+def to_bytes(payload: Payload) -> bytes:
+    """The whole payload as bytes, bit for bit; ``from_bytes`` undoes it."""
+    layout = lay_out(payload)
+    header = json.dumps(
+        {
+            "slots": {name: [s.dtype, list(s.shape), s.offset, s.num_bytes] for name, s in layout.slots.items()},
+            "scalars": dict(layout.scalars),
+            "num_bytes": layout.num_bytes,
+            "groups": layout.groups,
+        }
+    ).encode()
+    buffer = torch.zeros(layout.num_bytes, dtype=torch.uint8)
+    write(payload, layout, buffer)
+    return len(header).to_bytes(8, "little") + header + buffer.numpy().tobytes()
+
+
+def from_bytes(data: bytes) -> Payload:
+    """The payload that ``to_bytes`` wrote, or a ValueError that says the bytes are damaged."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8:start])
+        slots = {name: _slot(header["num_bytes"], *parts) for name, parts in header["slots"].items()}
+        layout = Layout(slots, header["scalars"], header["num_bytes"], tuple(header["groups"]))
+        if len(data) - start != layout.num_bytes:
+            raise ValueError(f"{layout.num_bytes} bytes of tensors became {len(data) - start}")
+        # torch makes no tensor of an empty buffer.
+        buffer = torch.frombuffer(bytearray(data[start:] or b"\0"), dtype=torch.uint8)
+        return read(layout, buffer)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise ValueError(f"not a payload, or a damaged one: {error}") from error
+
+
+def _slot(total: int, dtype: str, shape: list[int], offset: int, num_bytes: int) -> Slot:
+    """A slot from a header; ValueError if its parts do not fit each other."""
+    fits = 0 <= offset <= total - num_bytes and min(shape, default=0) >= 0
+    if not fits or math.prod(shape) * _DTYPES[dtype].itemsize != num_bytes:
+        raise ValueError(f"{dtype} of shape {shape} does not lie in bytes {offset} to {offset + num_bytes} of {total}")
+    return Slot(dtype, tuple(shape), offset, num_bytes)
+
+
+def _views(layout: Layout, buffer: Tensor) -> dict[str, Tensor]:
+    views = {}
+    for name, slot in layout.slots.items():
+        dtype = _DTYPES[slot.dtype]
+        if slot.num_bytes == 0:
+            views[name] = torch.empty(slot.shape, dtype=dtype)
+        else:
+            views[name] = buffer[slot.offset : slot.offset + slot.num_bytes].view(dtype).reshape(slot.shape)
+    return views
+
+
+# A pickled payload is one run of bytes; torch's own way would open a file per tensor between processes.
+copyreg.pickle(Payload, lambda payload: (from_bytes, (to_bytes(payload),)))

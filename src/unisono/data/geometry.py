@@ -1,0 +1,154 @@
+"""Crops, flips, blurs and quarter turns of image batches, with parameters per sample.
+
+Bilinear resizing of a crop, a flip and a Gaussian blur are all separable and linear, so one matrix per axis does the three at
+once: ``out = rows @ x @ columns.T``. At the sizes of this field that is faster than ``grid_sample``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unisono.core.errors import UserError
+
+
+def crop_boxes(draws: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """First row and column, and height and width, of random crops: two tensors of whole numbers, shape (batch, 2).
+
+    As the usual random resized crop, but a box that is too wide for the image is cut to it instead of being drawn again.
+
+    Args:
+        draws: area in pixels, half the logarithm of width over height, and two places in [0, 1), shape (batch, 4).
+        size: height and width of the images.
+    """
+    constants = _constants(size, draws.device, draws.dtype)
+    stretch = (draws[:, 1:2] * constants.narrow_wide).exp_()
+    extent = torch.clamp(stretch.mul_(draws[:, :1].sqrt()).round_(), constants.one, constants.size)
+    start = (constants.size_plus_one - extent).mul_(draws[:, 2:4]).floor_()
+    return start, extent
+
+
+def sample_positions(start: Tensor, extent: Tensor, flipped: Tensor, size: tuple[int, int]) -> Tensor:
+    """Where each output row and column reads, in input pixels, shape (batch, 2, longer side); a shorter side is padded.
+
+    Args:
+        start: first row and column of the crop, shape (batch, 2).
+        extent: height and width of the crop, shape (batch, 2).
+        flipped: true where left and right are exchanged, shape (batch,).
+        size: height and width of input and output.
+    """
+    constants = _constants(size, start.device, start.dtype)
+    reach = extent - 1
+    step = extent * torch.where(flipped[:, None], constants.mirrored, constants.one)
+    centre = torch.add(start, reach, alpha=0.5)
+    positions = torch.addcmul(centre[:, :, None], step[:, :, None], constants.pixel_centres)
+    return torch.clamp(positions, start[:, :, None], (start + reach)[:, :, None])
+
+
+def interpolation_matrices(positions: Tensor) -> Tensor:
+    """Linear interpolation at these positions as matrices, shape (batch, 2, n, n).
+
+    Args:
+        positions: shape (batch, 2, n).
+    """
+    pixels = _pixels(positions.shape[-1], positions.device, positions.dtype)
+    return (positions[..., None] - pixels).abs_().neg_().add_(1).clamp_min_(0)
+
+
+def gaussian_weights(sigma: Tensor, num_taps: int) -> Tensor:
+    """Weight of the pixel itself and of those 1, 2, ... away, shape (batch, num_taps); kernels are ``2 * num_taps - 1`` wide.
+
+    Args:
+        sigma: standard deviations in pixels, shape (batch,).
+        num_taps: pixels on one side, the centre included.
+    """
+    distance = _pixels(num_taps, sigma.device, sigma.dtype)
+    weights = (distance / sigma[:, None]).square_().mul_(-0.5).exp_()
+    return weights / (2 * weights.sum(dim=1, keepdim=True) - 1)
+
+
+def blur_matrices(weights: Tensor, size: tuple[int, int]) -> Tensor:
+    """Symmetric filters with reflecting borders as matrices, shape (batch, 2, longer side, longer side).
+
+    Args:
+        weights: weight of the pixel itself and of those 1, 2, ... away, shape (batch, num_taps).
+        size: height and width of the images.
+    """
+    longer = max(size)
+    return (weights @ _blur_basis(weights.shape[1], size, weights.device, weights.dtype)).view(-1, 2, longer, longer)
+
+
+def apply_matrices(x: Tensor, matrices: Tensor) -> Tensor:
+    """``matrices[:, 0] @ x @ matrices[:, 1].T`` for every sample and channel, shape of x.
+
+    Args:
+        x: images, shape (batch, channels, height, width).
+        matrices: shape (batch, 2, longer side, longer side).
+    """
+    batch, channels, height, width = x.shape
+    columns = matrices[:, 1, :width, :width].transpose(1, 2)
+    resized = torch.bmm(x.reshape(batch, channels * height, width), columns).view(batch, channels, height, width)
+    return torch.matmul(matrices[:, :1, :height, :height], resized)
+
+
+def rotate_quarter_turns(x: Tensor, turns: Tensor) -> Tensor:
+    """Each image turned anticlockwise by its own multiple of 90 degrees, shape of x.
+
+    Args:
+        x: square images, shape (batch, channels, size, size).
+        turns: whole numbers from 0 to 3, shape (batch,).
+    """
+    if x.dim() != 4 or x.shape[2] != x.shape[3]:
+        raise UserError(f"Quarter turns need square images, shape (batch, channels, size, size), got {tuple(x.shape)}.")
+    sources = _quarter_turns(x.shape[2], x.device)[turns]
+    return x.flatten(2).gather(2, sources[:, None].expand(-1, x.shape[1], -1)).view_as(x)
+
+
+@lru_cache(maxsize=32)
+def _quarter_turns(size: int, device: torch.device) -> Tensor:
+    """Source pixel of every output pixel for 0, 1, 2, 3 turns, shape (4, size * size)."""
+    pixels = torch.arange(size * size, device=device).view(size, size)
+    return torch.stack([torch.rot90(pixels, turns).flatten() for turns in range(4)])
+
+
+@lru_cache(maxsize=32)
+def _pixels(count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.arange(count, device=device, dtype=dtype)
+
+
+class _Constants(NamedTuple):
+    """Of images of one size; shape (2,) but for the last."""
+
+    size: Tensor
+    size_plus_one: Tensor
+    one: Tensor
+    mirrored: Tensor
+    narrow_wide: Tensor
+    pixel_centres: Tensor
+    """Of rows and of columns, from -1/2 to 1/2 of the side, shape (2, longer side)."""
+
+
+@lru_cache(maxsize=32)
+def _constants(size: tuple[int, int], device: torch.device, dtype: torch.dtype) -> _Constants:
+    centres = torch.zeros(2, max(size), dtype=torch.float64)
+    for axis, length in enumerate(size):
+        centres[axis, :length] = (torch.arange(length) + 0.5) / length - 0.5
+    vectors = [size, (size[0] + 1, size[1] + 1), (1, 1), (1, -1), (-1, 1)]
+    tensors = [torch.tensor(vector, dtype=torch.float64) for vector in vectors]
+    return _Constants(*(tensor.to(device, dtype) for tensor in (*tensors, centres)))
+
+
+@lru_cache(maxsize=32)
+def _blur_basis(num_taps: int, size: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """What each tap adds to the blur matrices, shape (num_taps, 2 * longer side * longer side)."""
+    basis = torch.zeros(num_taps, 2, max(size), max(size), dtype=dtype)
+    for axis, length in enumerate(size):
+        outputs = torch.arange(length)
+        for offset in range(1 - num_taps, num_taps):
+            inputs = (outputs + offset).abs()
+            inputs = torch.where(inputs < length, inputs, 2 * (length - 1) - inputs)
+            basis[abs(offset), axis].index_put_((outputs, inputs), torch.ones(length, dtype=dtype), accumulate=True)
+    return basis.flatten(1).to(device)

@@ -1,0 +1,164 @@
+"""Who holds which sample: labels to indices, a pure function of config, labels and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+from unisono.core.registry import Registry
+
+Integers = NDArray[np.int64]
+
+
+class PartitionConfig(Section):
+    """The table ``[partition]``: how a data set is dealt to clients."""
+
+    scheme: str = Field(
+        "dirichlet",
+        description="iid, dirichlet, dirichlet-prior, classes-per-client, whole-classes, quantity-skew or natural",
+    )
+    num_clients: int = Field(50, ge=1, description="number of clients; ignored by natural, where the owners decide")
+    alpha: float = Field(
+        0.1, gt=0, description="concentration of dirichlet and dirichlet-prior; small means few classes per client"
+    )
+    classes_per_client: int = Field(2, ge=1, description="classes that each client holds under classes-per-client")
+    sigma: float = Field(1.0, ge=0, description="log-normal spread of the sizes under quantity-skew; 0 means equal sizes")
+    min_samples: int = Field(1, ge=1, description="least number of samples per client; natural only reports clients below it")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a partitioner may look at.
+
+    Args:
+        num_samples: size of the data set.
+        labels: shape (num_samples,), None where there are none.
+        owners: who brought each sample, shape (num_samples,), None where nobody did.
+    """
+
+    num_samples: int
+    labels: Integers | None = None
+    owners: Integers | None = None
+
+    def classes(self, scheme: str) -> Integers:
+        """The labels as numbers 0, 1, ... without gaps, shape (num_samples,); a UserError where a sample has none."""
+        if self.labels is None:
+            raise UserError(
+                f"partition.scheme {scheme!r} needs labels and this data set has none: use 'iid', 'quantity-skew' or 'natural'."
+            )
+        hidden = int((self.labels < 0).sum())
+        if hidden:
+            raise UserError(
+                f"partition.scheme {scheme!r} needs a label for every sample, and {hidden} of {self.num_samples} have none: "
+                "use 'iid', 'quantity-skew' or 'natural'."
+            )
+        return np.unique(self.labels, return_inverse=True)[1].astype(np.int64)
+
+
+Partitioner = Callable[[PartitionConfig, Samples, np.random.Generator], Integers]
+"""Returns the client of every sample, shape (num_samples,), so no sample can be lost or dealt twice."""
+
+partitioners: Registry[Partitioner] = Registry("partitioner", "unisono.data.partitioners")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The split of a data set into clients; every index belongs to exactly one of them.
+
+    Args:
+        indices: one int64 tensor of ascending sample numbers per client.
+        notes: sentences worth telling the user.
+    """
+
+    indices: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self.indices)
+
+    @property
+    def sizes(self) -> Tensor:
+        """Samples per client, shape (num_clients,)."""
+        return torch.tensor([len(rows) for rows in self.indices], dtype=torch.int64)
+
+    def class_counts(self, labels: Tensor) -> Tensor:
+        """Samples per client and label, shape (num_clients, highest label + 1); hidden labels (below 0) are not counted."""
+        num_classes = int(labels.max()) + 1 if len(labels) else 0
+        rows = [labels[rows].to(torch.int64) for rows in self.indices]
+        return torch.stack([torch.bincount(row[row >= 0], minlength=num_classes) for row in rows])
+
+
+def make_partition(
+    config: PartitionConfig, labels: Tensor | None, owners: Tensor | None, num_samples: int, seed: int
+) -> Partition:
+    """The split that config, labels and seed decide.
+
+    Args:
+        config: the table ``[partition]``.
+        labels: shape (num_samples,), None where there are none.
+        owners: who brought each sample, shape (num_samples,), None where nobody did.
+        num_samples: size of the data set.
+        seed: the run's seed.
+    """
+    partitioner = partitioners[config.scheme]
+    owners_decide = config.scheme == "natural"
+    if not owners_decide and config.num_clients * config.min_samples > num_samples:
+        raise UserError(
+            f"partition.num_clients must be <= {num_samples // config.min_samples} for {num_samples} samples "
+            f"(at least {config.min_samples} per client), got {config.num_clients}."
+        )
+    samples = Samples(num_samples, _numbers(labels), _numbers(owners))
+    client_of = partitioner(config, samples, Context(seed).numpy_rng("partition"))
+    if client_of.shape != (num_samples,) or (client_of < 0).any():
+        raise ValueError(f"partitioner {config.scheme!r} must name a client >= 0 for each of {num_samples} samples")
+    sizes = np.bincount(client_of, minlength=0 if owners_decide else config.num_clients)
+    ordered = torch.from_numpy(np.argsort(client_of, kind="stable").astype(np.int64))
+    return Partition(tuple(ordered.split(sizes.tolist())), tuple(_notes(sizes, config.min_samples)))
+
+
+def even_sizes(total: int, num_parts: int) -> Integers:
+    """Whole numbers that differ by at most one and sum to total, shape (num_parts,)."""
+    return np.full(num_parts, total // num_parts, dtype=np.int64) + (np.arange(num_parts) < total % num_parts)
+
+
+def deal_classes(classes: Integers, counts: Integers, rng: np.random.Generator) -> Integers:
+    """The client of every sample when each client draws its counts at random from each class, shape (num_samples,).
+
+    Args:
+        classes: class of every sample, shape (num_samples,).
+        counts: samples per client and class, shape (num_clients, num_classes); columns sum to the sizes of the classes.
+        rng: decides which sample of a class goes where.
+    """
+    client_of = np.empty(len(classes), dtype=np.int64)
+    for number, column in enumerate(counts.T):
+        client_of[rng.permutation(np.flatnonzero(classes == number))] = np.repeat(np.arange(len(column)), column)
+    return client_of
+
+
+def _numbers(values: Tensor | None) -> Integers | None:
+    return None if values is None else values.cpu().numpy().astype(np.int64)
+
+
+def _notes(sizes: Integers, min_samples: int) -> list[str]:
+    empty, small = np.flatnonzero(sizes == 0), np.flatnonzero((sizes > 0) & (sizes < min_samples))
+    notes = []
+    if len(empty):
+        notes.append(f"{len(empty)} of {len(sizes)} clients hold no sample: {_listed(empty)}.")
+    if len(small):
+        notes.append(f"{len(small)} of {len(sizes)} clients hold fewer than {min_samples} samples: {_listed(small)}.")
+    return notes
+
+
+def _listed(clients: Integers, most: int = 10) -> str:
+    return ", ".join(map(str, clients[:most])) + (", ..." if len(clients) > most else "")

@@ -1,0 +1,152 @@
+"""CIFAR-10 and CIFAR-100 from their official Python files, unpacked or in the official archive.
+
+Krizhevsky, Learning multiple layers of features from tiny images, 2009.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.core.errors import UserError
+from unisono.data.datasets import DataConfig, Dataset, datasets
+from unisono.data.sources.locate import candidates, find_folder, missing, reading
+
+SHAPE = (3, 32, 32)
+ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("numpy.core.numeric", "_frombuffer"),
+    ("_codecs", "encode"),
+}
+"""What an array in a pickle needs, old numpy or new; lists, dicts, numbers and bytes need nothing."""
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The names of one of the two sets, in its folder and inside its files."""
+
+    folder: str
+    archive: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    meta: str
+    label_key: bytes
+    names_key: bytes
+
+
+CIFAR10 = _Files(
+    "cifar-10-batches-py", "cifar-10-python.tar.gz", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",),
+    "batches.meta", b"labels", b"label_names",
+)  # fmt: skip
+CIFAR100 = _Files(
+    "cifar-100-python", "cifar-100-python.tar.gz", ("train",), ("test",), "meta", b"fine_labels", b"fine_label_names"
+)
+Batch = Mapping[bytes, Any]
+
+
+@datasets.register("cifar10")
+def load_cifar10(config: DataConfig) -> Dataset:
+    """CIFAR-10: 50,000 and 10,000 images of 3x32x32 in 10 classes."""
+    return _load(config, CIFAR10)
+
+
+@datasets.register("cifar100")
+def load_cifar100(config: DataConfig) -> Dataset:
+    """CIFAR-100: 50,000 and 10,000 images of 3x32x32 in 100 (fine) classes."""
+    return _load(config, CIFAR100)
+
+
+def _load(config: DataConfig, files: _Files) -> Dataset:
+    origin = f"https://www.cs.toronto.edu/~kriz/{files.archive}"
+    places = list(candidates(config, (files.folder, files.archive)))
+    needed = (*files.train, *files.test, files.meta)
+    # An archive of another name is taken where data.path names it.
+    archive = next((place for place in places if place.is_file()), None)
+    folder = next((place for place in places if (place / files.train[0]).is_file()), None)
+    if folder is None and archive is None:
+        raise missing(config, f"{files.folder}/{files.train[0]} or {files.archive}", places, origin)
+    if archive is not None and (folder is None or places.index(archive) < places.index(folder)):
+        return _read(config.dataset, files, archive, _members(archive, needed, origin))
+    folder = find_folder(config, [place for place in places if not place.is_file()], needed, origin)
+    return _read(config.dataset, files, folder, lambda name: _unpickle((folder / name).read_bytes, folder / name))
+
+
+def _read(name: str, files: _Files, place: Path, batch: Callable[[str], Batch]) -> Dataset:
+    words = _entry(batch(files.meta), files.names_key, place / files.meta)
+    samples, labels = _join(files.train, files.label_key, place, batch)
+    test_samples, test_labels = _join(files.test, files.label_key, place, batch)
+    return Dataset(name, samples, labels, test_samples, test_labels, class_names=tuple(word.decode() for word in words))
+
+
+def _join(names: Sequence[str], label_key: bytes, place: Path, batch: Callable[[str], Batch]) -> tuple[Tensor, Tensor]:
+    """Samples and labels of some batches, each batch let go once it is copied."""
+    samples = torch.empty(0)
+    labels: list[int] = []
+    for position, name in enumerate(names):
+        content = batch(name)
+        rows = _entry(content, b"data", place / name)
+        numbers = _entry(content, label_key, place / name)
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape != (len(numbers), 3072):
+            raise UserError(f"{place / name} is damaged: it must hold {len(numbers)} images of 3072 bytes; download it again.")
+        if position == 0:
+            samples = torch.empty(len(rows) * len(names), *SHAPE, dtype=torch.uint8)
+        if len(samples) != len(rows) * len(names):
+            raise UserError(f"{place / name} is damaged: it has {len(rows)} images, unlike the others; download it again.")
+        samples[position * len(rows) : (position + 1) * len(rows)] = torch.from_numpy(rows.reshape(-1, *SHAPE))
+        labels.extend(numbers)
+    return samples, torch.tensor(labels)
+
+
+def _entry(content: Batch, key: bytes, path: Path) -> Any:
+    if not isinstance(content, Mapping) or key not in content:
+        raise UserError(f"{path} is not an official CIFAR file: it has no entry {key.decode()!r}.")
+    return content[key]
+
+
+def _members(archive: Path, names: Sequence[str], origin: str) -> Callable[[str], Batch]:
+    """Reads batches out of the archive, unpacked in memory in one pass, as gzip cannot jump."""
+    packed: dict[str, bytes] = {}
+    with reading(archive), tarfile.open(archive) as tar:
+        for member in tar:
+            file = tar.extractfile(member) if Path(member.name).name in names else None
+            if file is not None:
+                packed[Path(member.name).name] = file.read()
+    for name in names:
+        if name not in packed:
+            raise UserError(f"{archive} lacks the file {name}; get it from {origin}.")
+    return lambda name: _unpickle(lambda: packed.pop(name), archive / name)
+
+
+def _unpickle(read: Callable[[], bytes], path: Path) -> Batch:
+    with reading(path):
+        content = read()
+    try:
+        return _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()  # type: ignore[no-any-return]
+    except UserError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise UserError(f"{path} is truncated or damaged ({type(error).__name__}: {error}); download it again.") from error
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Loads arrays and plain containers, and refuses whatever else a pickle could call."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise UserError(
+                f"A CIFAR file calls {module}.{name}, which no official file does; get it from its official source."
+            )
+        return super().find_class(module, name)

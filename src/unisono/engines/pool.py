@@ -1,0 +1,242 @@
+"""Persistent worker processes: each takes lanes, one is replaced when it dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono.core.errors import ClientError
+from unisono.core.payload import Payload
+from unisono.core.wire import Layout, lay_out, read, write
+from unisono.engines.lanes import LaneResult, LaneRunner, LaneTask, Workshop
+from unisono.federation.worker import Report
+
+SLACK = 1 << 20
+MAX_DEATHS = 3
+"""A client whose worker dies this often counts as failed."""
+NO_CLIENT = -1
+"""Stands for a worker that died before its first client."""
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Connection
+    block: Tensor
+    task: LaneTask | None = None
+    client_id: int | None = None
+    since: float = 0.0
+
+
+class WorkerPool:
+    """Processes that run lanes.
+
+    Args:
+        workshop: what every worker holds.
+        devices: workers are spread over them.
+        num_workers: how many processes.
+        num_bytes: size of a broadcast.
+        timeout: seconds after which a client counts as failed and its worker is replaced.
+    """
+
+    def __init__(
+        self, workshop: Workshop, devices: Sequence[torch.device], num_workers: int, num_bytes: int, timeout: float | None
+    ) -> None:
+        self._workshop = workshop
+        self._devices = devices
+        self._timeout = timeout
+        # Forked workers inherit everything and start at once; a GPU cannot be used after a fork.
+        self._start_method = (
+            "fork" if devices[0].type == "cpu" and "fork" in multiprocessing.get_all_start_methods() else "spawn"
+        )
+        self._capacity = num_bytes + num_bytes // 4 + SLACK
+        self._broadcast = self._new_block()
+        self._workers: list[_Worker] = []
+        for index in range(num_workers):
+            self._workers.append(self._start(index, self._new_block()))
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
+    def has_room_for(self, broadcast: Payload) -> bool:
+        """Whether a broadcast fits into the shared memory."""
+        return lay_out(broadcast).num_bytes <= self._capacity
+
+    def run(
+        self,
+        tasks: Sequence[LaneTask],
+        broadcast: Payload,
+        on_report: Callable[[Report], None],
+        on_result: Callable[[int, LaneResult], None],
+    ) -> None:
+        """Runs all lanes; ``on_result`` reads a result's sums before the next call, as they lie in the worker's block."""
+        layout = lay_out(broadcast)
+        write(broadcast, layout, self._broadcast)
+        waiting = list(reversed(tasks))
+        deaths: dict[int, int] = {}
+        lost: dict[int, list[ClientError]] = {}
+        num_left = len(tasks)
+        while num_left:
+            for worker in self._workers:
+                if worker.task is None and waiting:
+                    self._hand(worker, waiting.pop(), layout)
+            for index in self._ready():
+                worker = self._workers[index]
+                try:
+                    kind, content = _receive(worker.connection)
+                except (EOFError, OSError):
+                    waiting += self._replace_dead(index, deaths, lost, "its worker process died (killed, or out of memory?)")
+                    continue
+                if kind == "start":
+                    worker.client_id, worker.since = content, time.monotonic()
+                elif kind == "report":
+                    on_report(content)
+                elif kind == "error":
+                    raise RuntimeError(f"a worker could not run its lane:\n{content}")
+                else:
+                    lane, result, sums = content
+                    result.fold.attach(read(sums, worker.block) if sums is not None else None)
+                    result.failures += lost.pop(lane, [])
+                    on_result(lane, result)
+                    worker.task, worker.client_id = None, None
+                    num_left -= 1
+            waiting += self._replace_late(deaths, lost)
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers:
+            worker.connection.close()
+        for worker in self._workers:
+            worker.process.join(timeout=1)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers.clear()
+
+    def _ready(self) -> list[int]:
+        connections = {worker.connection: index for index, worker in enumerate(self._workers)}
+        ready = wait(list(connections), timeout=None if self._timeout is None else min(1.0, self._timeout / 4))
+        return [connections[connection] for connection in ready]  # type: ignore[index]
+
+    def _replace_late(self, deaths: dict[int, int], lost: dict[int, list[ClientError]]) -> list[LaneTask]:
+        """Ends workers whose client has run out of time; returns their lanes."""
+        if self._timeout is None:
+            return []
+        late: list[LaneTask] = []
+        for index, worker in enumerate(self._workers):
+            if worker.client_id is not None and time.monotonic() - worker.since > self._timeout:
+                deaths[worker.client_id] = MAX_DEATHS - 1
+                late += self._replace_dead(index, deaths, lost, f"no answer within {self._timeout:g} s")
+        return late
+
+    def _replace_dead(
+        self, index: int, deaths: dict[int, int], lost: dict[int, list[ClientError]], reason: str
+    ) -> list[LaneTask]:
+        """Starts a new worker in the place of a dead one.
+
+        Returns the lane it was at, to be redone without a client that keeps killing workers; nothing if it was idle.
+        """
+        dead = self._workers[index]
+        dead.process.kill()
+        dead.process.join()
+        dead.connection.close()
+        self._workers[index] = self._start(index, dead.block)
+        if dead.task is None:
+            return []
+        culprit = NO_CLIENT if dead.client_id is None else dead.client_id
+        deaths[culprit] = deaths.get(culprit, 0) + 1
+        if deaths[culprit] < MAX_DEATHS:
+            return [dead.task]
+        failure = ClientError(dead.task.ctx.round, dead.task.ctx.phase, culprit, reason)
+        if culprit == NO_CLIENT:
+            raise failure
+        lost.setdefault(dead.task.lane, []).append(failure)
+        return [replace(dead.task, clients=[client for client in dead.task.clients if client != culprit])]
+
+    def _hand(self, worker: _Worker, task: LaneTask, layout: Layout) -> None:
+        worker.task, worker.client_id = task, None
+        with suppress(OSError):  # a dead worker shows at the next look at its connection
+            _send(worker.connection, (task, layout))
+
+    def _new_block(self) -> Tensor:
+        block = torch.empty(self._capacity, dtype=torch.uint8)
+        block.share_memory_()
+        return block
+
+    def _start(self, index: int, block: Tensor) -> _Worker:
+        context: Any = multiprocessing.get_context(self._start_method)
+        ours, theirs = context.Pipe()
+        # A forked child holds copies of our ends of all pipes; unless it closes them, nobody notices when we die.
+        inherited = [ours, *(worker.connection for worker in self._workers)] if self._start_method == "fork" else []
+        device = self._devices[index % len(self._devices)]
+        process = context.Process(
+            target=_work,
+            args=(self._workshop, device, theirs, self._broadcast, block, inherited),
+            daemon=True,
+            name=f"worker {index}",
+        )
+        process.start()
+        theirs.close()
+        return _Worker(process, ours, block)
+
+
+def _work(
+    workshop: Workshop,
+    device: torch.device,
+    connection: Connection,
+    broadcast: Tensor,
+    block: Tensor,
+    inherited: list[Connection],
+) -> None:
+    """The life of a worker: lanes come in, results go out, until the other end of the pipe closes."""
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    try:
+        runner = LaneRunner(workshop, device)
+        while True:
+            task, layout = _receive(connection)
+            result = runner.run(
+                task,
+                read(layout, broadcast),
+                on_start=lambda client_id: _send(connection, ("start", client_id)),
+                on_report=lambda report: _send(connection, ("report", report)),
+            )
+            _send(connection, ("done", (task.lane, result, _write_sums(result, block))))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except Exception:
+        _send(connection, ("error", traceback.format_exc()))
+
+
+def _write_sums(result: LaneResult, block: Tensor) -> Layout | None:
+    """Moves a lane's sums to shared memory; None, and they stay in the result, where they do not fit."""
+    layout = lay_out(Payload(result.fold.sums))
+    if layout.num_bytes > len(block):
+        return None
+    write(Payload(result.fold.sums), layout, block)
+    result.fold.sums = {}
+    return layout
+
+
+def _send(connection: Connection, message: object) -> None:
+    connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+def _receive(connection: Connection) -> Any:
+    return pickle.loads(connection.recv_bytes())

@@ -1,0 +1,179 @@
+"""Updates of many clients become one Aggregate.
+
+Clients are dealt to a fixed number of lanes; each lane is summed in order of client id and the lanes are summed in order, so
+the result has the same bits for any number of workers, and memory does not grow with the number of clients.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unisono.core.config import Section
+from unisono.core.payload import Aggregate, Payload, Reduce, Share, Tensors, Update
+from unisono.federation.robust import coordinate_median, multi_krum, trimmed_mean
+
+NUM_LANES = 8
+
+
+class AggregationConfig(Section):
+    """How MEAN groups are reduced: the table ``[aggregation]``."""
+
+    rule: Literal["mean", "trimmed-mean", "median", "multi-krum"] = Field("mean", description="how updates are combined")
+    weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the mean")
+    trim: float = Field(0.1, ge=0, lt=0.5, description="share of values cut from each end (trimmed-mean)")
+    byzantine: int = Field(1, ge=0, description="number of hostile clients that is tolerated (multi-krum)")
+
+
+def deal_to_lanes(clients: Mapping[int, int], num_lanes: int = NUM_LANES) -> list[list[int]]:
+    """Clients dealt so that lanes hold about equally many samples, each lane in order of client id.
+
+    Args:
+        clients: client id to number of samples.
+        num_lanes: at most this many lanes.
+    """
+    lanes: list[list[int]] = [[] for _ in range(min(num_lanes, len(clients)))]
+    loads = [(0, lane) for lane in range(len(lanes))]
+    for client_id in sorted(clients, key=lambda client: (-clients[client], client)):
+        load, lane = heapq.heappop(loads)
+        lanes[lane].append(client_id)
+        heapq.heappush(loads, (load + clients[client_id], lane))
+    return [sorted(lane) for lane in lanes]
+
+
+class Fold:
+    """Partial sums over clients; ``add`` takes an update, ``merge`` the next lane, ``finish`` gives the Aggregate.
+
+    Robust rules need every update, so for them the fold keeps the updates apart instead of summing.
+
+    Args:
+        shares: the method's whitelist.
+        config: rule and weighting.
+    """
+
+    def __init__(self, shares: Mapping[str, Share], config: AggregationConfig) -> None:
+        self._shares = shares
+        self._config = config
+        self.sums: dict[str, dict[str, Tensor]] = {}
+        self.weights: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self.kept: list[tuple[str, int, float, Tensors]] = []
+        self.weight = 0.0
+        self.num_clients = 0
+        self.metrics: dict[str, tuple[float, float]] = {}
+
+    def add(self, update: Update) -> None:
+        """Adds one client; ValueError, and nothing is added, if its tensors do not fit those of the clients before."""
+        weight = 1.0 if self._config.weighting == "uniform" else update.weight
+        for group, tensors in update.payload.groups.items():
+            if group in self.sums:
+                _check_alike(group, self.sums[group], tensors)
+        for group, tensors in update.payload.groups.items():
+            self.counts[group] = self.counts.get(group, 0) + 1
+            if self._is_summed(group):
+                self._sum(group, tensors, weight)
+            else:
+                self.kept.append((group, update.client_id, weight, tensors))
+        self.weight += weight
+        self.num_clients += 1
+        for name, value in update.metrics.items():
+            total, total_weight = self.metrics.get(name, (0.0, 0.0))
+            self.metrics[name] = (total + weight * value, total_weight + weight)
+
+    def merge(self, other: Fold) -> None:
+        """Adds the next lane."""
+        for group, tensors in other.sums.items():
+            if group in self.sums:
+                _check_alike(group, self.sums[group], tensors)
+                _add_to(self.sums[group], tensors)
+                self.weights[group] += other.weights[group]
+            else:
+                self.sums[group] = {name: tensor.clone() for name, tensor in tensors.items()}
+                self.weights[group] = other.weights[group]
+        for group, count in other.counts.items():
+            self.counts[group] = self.counts.get(group, 0) + count
+        self.kept += other.kept
+        self.weight += other.weight
+        self.num_clients += other.num_clients
+        for name, (value, weight) in other.metrics.items():
+            total, total_weight = self.metrics.get(name, (0.0, 0.0))
+            self.metrics[name] = (total + value, total_weight + weight)
+
+    def finish(self) -> Aggregate:
+        """Means, stacks and metrics of all clients added."""
+        means: dict[str, Tensors] = {
+            group: _divided(sums, self.weights[group]) for group, sums in self.sums.items() if self.weights[group] > 0
+        }
+        stacks: dict[str, list[tuple[int, Tensors]]] = {}
+        robust: dict[str, list[tuple[int, float, Tensors]]] = {}
+        for group, client_id, weight, tensors in sorted(self.kept, key=lambda entry: entry[:2]):
+            if self._shares[group].reduce is Reduce.STACK:
+                stacks.setdefault(group, []).append((client_id, tensors))
+            else:
+                robust.setdefault(group, []).append((client_id, weight, tensors))
+        for group, entries in robust.items():
+            means[group] = self._robust_mean([weight for _, weight, _ in entries], [tensors for _, _, tensors in entries])
+        metrics = {name: total / weight for name, (total, weight) in self.metrics.items() if weight > 0}
+        return Aggregate(means, stacks, self.weight, self.num_clients, metrics)
+
+    def attach(self, sums: Payload | None) -> None:
+        """Takes sums that travelled apart, such as views of shared memory."""
+        if sums is not None:
+            self.sums = {group: dict(tensors) for group, tensors in sums.groups.items()}
+
+    def detach(self) -> None:
+        """Copies the sums out of memory that others may overwrite."""
+        self.sums = {group: {name: tensor.clone() for name, tensor in sums.items()} for group, sums in self.sums.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = [(group, client_id, weight, Payload({group: tensors})) for group, client_id, weight, tensors in self.kept]
+        return {**self.__dict__, "sums": Payload(self.sums), "kept": kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.sums = {group: dict(tensors) for group, tensors in state["sums"].groups.items()}
+        self.kept = [
+            (group, client_id, weight, payload.groups.get(group, {})) for group, client_id, weight, payload in state["kept"]
+        ]
+
+    def _is_summed(self, group: str) -> bool:
+        return self._shares[group].reduce is Reduce.MEAN and self._config.rule == "mean"
+
+    def _sum(self, group: str, tensors: Tensors, weight: float) -> None:
+        if group not in self.sums:
+            self.sums[group] = {name: tensor * weight for name, tensor in tensors.items()}
+            self.weights[group] = weight
+            return
+        _add_to(self.sums[group], tensors, weight)
+        self.weights[group] += weight
+
+    def _robust_mean(self, weights: Sequence[float], updates: Sequence[Tensors]) -> Tensors:
+        if not updates[0]:
+            return {}
+        if self._config.rule == "trimmed-mean":
+            return trimmed_mean(updates, self._config.trim)
+        if self._config.rule == "median":
+            return coordinate_median(updates)
+        return multi_krum(updates, weights, self._config.byzantine)
+
+
+def _check_alike(group: str, sums: Tensors, tensors: Tensors) -> None:
+    """ValueError unless names and shapes agree; torch would stretch a smaller tensor in silence."""
+    shapes, others = ({name: tuple(tensor.shape) for name, tensor in part.items()} for part in (sums, tensors))
+    if shapes != others:
+        name = min(name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name))
+        raise ValueError(f"{group}/{name} has shape {others.get(name)}, but other clients sent {shapes.get(name)}")
+
+
+def _add_to(sums: dict[str, Tensor], tensors: Tensors, weight: float = 1.0) -> None:
+    if sums:  # torch refuses empty lists, which a network without parameters gives
+        torch._foreach_add_(list(sums.values()), [tensors[name] for name in sums], alpha=weight)
+
+
+def _divided(sums: dict[str, Tensor], weight: float) -> Tensors:
+    return dict(zip(sums, torch._foreach_div(list(sums.values()), weight), strict=True)) if sums else {}

@@ -1,0 +1,63 @@
+"""Who is asked in a round: availability, then a random cohort."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+
+
+class CohortConfig(Section):
+    """How many clients a round asks, and which can be reached: the table ``[cohort]``."""
+
+    participation: float | None = Field(None, gt=0, le=1, description="share of the clients that a round asks")
+    size: int | None = Field(None, ge=1, description="number of clients that a round asks; replaces participation")
+    sampling: Literal["fixed", "poisson"] = Field(
+        "fixed", description="fixed: exactly that many, without replacement; poisson: every client by its own coin"
+    )
+    availability: Literal["always", "bernoulli", "diurnal"] = Field("always", description="which clients can be reached")
+    availability_rate: float = Field(0.8, gt=0, le=1, description="mean share of reachable clients (bernoulli, diurnal)")
+    day_length: int = Field(24, ge=2, description="rounds per day (diurnal)")
+
+    def expected_size(self, num_clients: int) -> int:
+        """How many clients a round asks; everyone where the config says nothing."""
+        if self.size is not None:
+            if self.size > num_clients:
+                raise UserError(
+                    f"cohort.size must be at most the number of clients, {num_clients}, got {self.size}: "
+                    "ask fewer or raise partition.num_clients."
+                )
+            return self.size
+        share = 1.0 if self.participation is None else self.participation
+        return max(1, round(share * num_clients))
+
+
+def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context) -> np.ndarray:
+    """Ids of the clients that can be reached in this round, ascending.
+
+    A diurnal client is reachable with probability ``rate * (1 + sin)``, cut to [0, 1], with its own time zone.
+    """
+    if config.availability == "always":
+        return np.arange(num_clients)
+    chance = np.full(num_clients, config.availability_rate)
+    if config.availability == "diurnal":
+        time_zone = Context(ctx.seed).numpy_rng("time zones").random(num_clients)
+        chance = np.clip(chance * (1 + np.sin(2 * np.pi * (ctx.round / config.day_length + time_zone))), 0, 1)
+    return np.flatnonzero(ctx.numpy_rng("availability").random(num_clients) < chance)
+
+
+def draw_cohort(config: CohortConfig, num_clients: int, ctx: Context, attempt: int = 0) -> list[int]:
+    """Ids of the clients that this round asks, ascending; depends on (seed, round, attempt) alone."""
+    reachable = reachable_clients(config, num_clients, ctx)
+    size = config.expected_size(num_clients)
+    rng = ctx.numpy_rng(f"cohort {attempt}")
+    if config.sampling == "poisson":
+        chosen = reachable[rng.random(len(reachable)) < size / num_clients]
+    else:
+        chosen = rng.choice(reachable, min(size, len(reachable)), replace=False, shuffle=False)
+    return sorted(int(client_id) for client_id in chosen)

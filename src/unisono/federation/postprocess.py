@@ -1,0 +1,149 @@
+"""What happens to an update between client and server: clipping, compression, and noise for user-level privacy.
+
+All of it acts on the difference between what a client shares and what it received. The client half (``encode``) clips and
+compresses, and remembers what compression lost (error feedback); the server half (``decode``) rebuilds the update, clips again
+because a client's word is no proof, and ``add_noise`` perturbs the mean.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018);
+Karimireddy et al., "Error Feedback Fixes SignSGD" (ICML 2019).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.payload import Payload, Reduce, Share, Tensors, Update
+from unisono.federation.compress import compress, decompress
+
+RESIDUAL = "postprocess.residual"
+"""The group of a client's local state that holds what compression lost so far."""
+
+
+class PrivacyConfig(Section):
+    """User-level differential privacy of model updates: the table ``[privacy]``."""
+
+    clip_norm: float | None = Field(None, gt=0, description="largest norm of a client's update")
+    noise_multiplier: float = Field(0.0, ge=0, description="standard deviation of the noise on the sum, in units of clip_norm")
+    delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which epsilon is accounted")
+
+    @model_validator(mode="after")
+    def _noise_needs_a_clip(self) -> PrivacyConfig:
+        if self.noise_multiplier > 0 and self.clip_norm is None:
+            raise ValueError("noise_multiplier needs clip_norm, the norm that the noise hides: set privacy.clip_norm")
+        return self
+
+
+class CompressionConfig(Section):
+    """Fewer bytes upwards: the table ``[compression]``."""
+
+    bits: int | None = Field(None, ge=8, le=8, description="8: quantise the update to 8 bits with stochastic rounding")
+    top_k: float | None = Field(None, gt=0, le=1, description="share of each tensor's entries that is sent")
+    error_feedback: bool = Field(True, description="add what was lost to the client's next update")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is compressed."""
+        return self.bits is not None or self.top_k is not None
+
+
+class Postprocessor:
+    """Both halves of one mechanism; without clipping or compression an update passes as it is.
+
+    Args:
+        privacy: clipping and noise.
+        compression: quantisation and sparsification.
+        shares: the method's whitelist; only MEAN groups are touched.
+    """
+
+    def __init__(self, privacy: PrivacyConfig, compression: CompressionConfig, shares: Mapping[str, Share]) -> None:
+        self.privacy = privacy
+        self.compression = compression
+        self._shares = shares
+        self.active = privacy.clip_norm is not None or compression.active
+
+    def encode(self, update: Update, received: Payload, local: Payload, ctx: Context) -> tuple[Update, Payload]:
+        """The update as it leaves the client, and the client's new local state."""
+        if not self.active:
+            return update, local
+        deltas = self._deltas(update.payload, received)
+        residual = local.groups.get(RESIDUAL, {})
+        deltas = {name: delta + residual[name] if name in residual else delta for name, delta in deltas.items()}
+        deltas = clip(deltas, self.privacy.clip_norm)
+        wire = (
+            compress(deltas, self.compression.top_k, self.compression.bits, ctx.rng("rounding"))
+            if self.compression.active
+            else deltas
+        )
+        if self.compression.active and self.compression.error_feedback:
+            arrived = decompress(wire)
+            lost = {name: delta - arrived[name] for name, delta in deltas.items()}
+            # What other phases send keeps its own residual.
+            local = local.with_groups(**{RESIDUAL: {**residual, **lost}})
+        return replace(update, payload=self._join(update.payload, wire)), local
+
+    def decode(self, update: Update, received: Payload) -> Update:
+        """The update as the server uses it: absolute values again."""
+        if not self.active:
+            return update
+        wire = {name: tensor for name, tensor in update.payload.tensors() if self._is_mean(name)}
+        deltas = clip(decompress(wire) if self.compression.active else wire, self.privacy.clip_norm)
+        reference = received.flatten()
+        values = {name: reference[name] + delta if name in reference else delta for name, delta in deltas.items()}
+        return replace(update, payload=self._join(update.payload, values))
+
+    def add_noise(
+        self, means: Mapping[str, Tensors], broadcast: Payload, num_clients: Mapping[str, int], expected: int, ctx: Context
+    ) -> dict[str, Tensors]:
+        """The means with Gaussian noise, as the clipped sum plus noise over the *expected* number of clients.
+
+        Args:
+            means: uniform means over the clients that sent the group.
+            broadcast: what the clients received.
+            num_clients: by group, how many sent it.
+            expected: the cohort size that the accountant counts with.
+            ctx: gives the noise.
+        """
+        if self.privacy.noise_multiplier == 0 or self.privacy.clip_norm is None:
+            return dict(means)
+        generator = ctx.rng("noise")
+        scale = self.privacy.noise_multiplier * self.privacy.clip_norm
+        reference = broadcast.flatten()
+        noisy: dict[str, Tensor] = {}
+        for name, mean in Payload(means).tensors():
+            start = reference.get(name, torch.zeros_like(mean))
+            noise = torch.randn(mean.shape, generator=generator) * scale
+            noisy[name] = start + ((mean - start) * num_clients[name.split("/", 1)[0]] + noise) / expected
+        return dict(Payload.unflatten(noisy).groups)
+
+    def _deltas(self, payload: Payload, received: Payload) -> dict[str, Tensor]:
+        reference = received.flatten()
+        return {
+            name: tensor - reference[name] if name in reference else tensor
+            for name, tensor in payload.tensors()
+            if self._is_mean(name)
+        }
+
+    def _is_mean(self, full_name: str) -> bool:
+        return self._shares[full_name.split("/", 1)[0]].reduce is Reduce.MEAN
+
+    def _join(self, payload: Payload, tensors: Tensors) -> Payload:
+        untouched = {name: tensor for name, tensor in payload.tensors() if not self._is_mean(name)}
+        return Payload.unflatten({**untouched, **tensors})
+
+
+def clip(tensors: Mapping[str, Tensor], norm: float | None) -> dict[str, Tensor]:
+    """The tensors scaled down so that their joint L2 norm is at most ``norm``."""
+    if norm is None or not tensors:
+        return dict(tensors)
+    length = math.hypot(*(float(part) for part in torch._foreach_norm(list(tensors.values()))))
+    if length <= norm:
+        return dict(tensors)
+    return {name: tensor * (norm / length) for name, tensor in tensors.items()}

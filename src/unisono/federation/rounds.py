@@ -1,0 +1,264 @@
+"""The round loop: draw a cohort, ask, reduce, step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import ClientError, UserError
+from unisono.core.method import Method, Phase
+from unisono.core.payload import Aggregate, Payload
+from unisono.federation.aggregate import AggregationConfig, Fold
+from unisono.federation.client_store import ClientStore
+from unisono.federation.cohort import CohortConfig, draw_cohort, reachable_clients
+from unisono.federation.postprocess import CompressionConfig, Postprocessor, PrivacyConfig
+from unisono.federation.server_optimizers import ServerConfig, optimize
+from unisono.federation.worker import Report
+
+
+class FederationConfig(Section):
+    """Length of the run, and what happens when clients fail: the table ``[federation]``."""
+
+    rounds: int = Field(20, ge=1, description="number of rounds")
+    quorum: float = Field(0.5, gt=0, le=1, description="share of the clients asked that must answer")
+    retries: int = Field(3, ge=0, description="how often a round below quorum is tried again with the next cohort")
+    strict: bool = Field(True, description="stop at the first client that fails; false leaves it out and goes on")
+
+
+@dataclass(frozen=True)
+class FederationSections:
+    """The tables that the round loop reads."""
+
+    federation: FederationConfig = field(default_factory=FederationConfig)
+    cohort: CohortConfig = field(default_factory=CohortConfig)
+    aggregation: AggregationConfig = field(default_factory=AggregationConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    compression: CompressionConfig = field(default_factory=CompressionConfig)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an engine is asked to do: one phase, for these clients.
+
+    Args:
+        ctx: round and phase.
+        clients: who is asked, ascending.
+        broadcast: what all of them receive.
+        routed: what single clients receive on top.
+        locals: the local states of those that have one.
+    """
+
+    ctx: Context
+    clients: Sequence[int]
+    broadcast: Payload
+    routed: Mapping[int, Payload]
+    locals: Mapping[int, Payload]
+
+
+@dataclass
+class Outcome:
+    """What came of a phase: the reduced updates, new local states, reports and failures."""
+
+    fold: Fold
+    locals: dict[int, Payload] = field(default_factory=dict)
+    reports: list[Report] = field(default_factory=list)
+    failures: list[ClientError] = field(default_factory=list)
+
+
+class Engine(Protocol):
+    """Where clients run."""
+
+    @property
+    def num_clients(self) -> int:
+        """Size of the federation."""
+
+    def exchange(self, work: Work, observers: Sequence[Observer]) -> Outcome:
+        """Asks every client of the work and reduces their answers."""
+
+
+@dataclass(frozen=True)
+class State:
+    """All of the server's state between two rounds.
+
+    Args:
+        round: the next round.
+        server: the method's server payload.
+        optimizer: the server optimiser's state.
+    """
+
+    round: int
+    server: Payload
+    optimizer: Payload = field(default_factory=Payload)
+
+
+@dataclass
+class RoundRecord:
+    """What a round did, for logs: numbers that depend on the seed alone, and timings apart."""
+
+    round: int
+    num_asked: int = 0
+    num_answered: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    clients: list[tuple[str, Report]] = field(default_factory=list)
+    failures: list[ClientError] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The reproducible part, in the order in which it is read."""
+        return {
+            "round": self.round,
+            "asked": self.num_asked,
+            "answered": self.num_answered,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            **self.metrics,
+        }
+
+
+class Observer:
+    """Looks on: logs, probes, checkpoints, draws. Every hook may be left out."""
+
+    def on_round_start(self, round: int, num_clients: int) -> None:
+        """A round has drawn its cohort."""
+
+    def on_client(self, phase: str, report: Report) -> None:
+        """A client has answered."""
+
+    def on_failure(self, failure: ClientError) -> None:
+        """A client has failed and is left out."""
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        """A round is done; metrics added to the record are logged by the observers that follow."""
+
+
+class Federation:
+    """A method, an engine and the rules between them.
+
+    Args:
+        method: what is learnt.
+        engine: where clients run.
+        store: local states.
+        sections: the config.
+        seed: the run's seed.
+    """
+
+    def __init__(self, method: Method, engine: Engine, store: ClientStore, sections: FederationSections, seed: int) -> None:
+        self.method = method
+        self.engine = engine
+        self.store = store
+        self.sections = sections
+        self.seed = seed
+        self.postprocessor = Postprocessor(sections.privacy, sections.compression, method.shares)
+        self.expected_cohort = sections.cohort.expected_size(engine.num_clients)
+
+    def start(self) -> State:
+        """The state before the first round."""
+        return State(0, self.method.init_server(Context(self.seed)))
+
+    def run(self, state: State, observers: Sequence[Observer] = (), until: int | None = None) -> State:
+        """Runs rounds up to the config's number, or up to ``until``."""
+        last = self.sections.federation.rounds if until is None else until
+        while state.round < last:
+            state = self.run_round(state, observers)
+        return state
+
+    def run_round(self, state: State, observers: Sequence[Observer] = ()) -> State:
+        """One round: tried again with the next cohort while fewer than the quorum answer."""
+        config = self.sections.federation
+        for attempt in range(config.retries + 1):
+            self.store.rollback()
+            record = RoundRecord(state.round)
+            start = time.perf_counter()
+            new_state = self._try_round(state, record, attempt, observers)
+            record.seconds["round"] = time.perf_counter() - start
+            if new_state is not None:
+                self.store.commit(state.round)
+                for observer in observers:
+                    observer.on_round_end(new_state, record)
+                return new_state
+        self.store.rollback()
+        raise UserError(
+            f"Round {state.round} stayed below the quorum of {config.quorum:.0%} in {config.retries + 1} attempts, the last "
+            f"with {record.num_answered} of {record.num_asked} clients: see failures.jsonl, or lower federation.quorum."
+        )
+
+    def _try_round(self, state: State, record: RoundRecord, attempt: int, observers: Sequence[Observer]) -> State | None:
+        ctx = Context(self.seed, state.round)
+        cohort = draw_cohort(self.sections.cohort, self.engine.num_clients, ctx, attempt)
+        server, optimizer = state.server, state.optimizer
+        phases = self.method.phases(state.round)
+        for observer in observers:
+            observer.on_round_start(state.round, sum(len(self._clients_of(phase, cohort, ctx)) for phase in phases))
+        for phase in phases:
+            clients = self._clients_of(phase, cohort, ctx)
+            outcome, broadcast = self._ask(phase, clients, server, ctx, record, observers)
+            if not outcome.reports or len(outcome.reports) / len(clients) < self.sections.federation.quorum:
+                return None
+            phase_ctx = ctx.at(phase=phase.name)
+            aggregate = self._reduce(outcome, broadcast, len(clients) if phase.everyone else self.expected_cohort, phase_ctx)
+            means, optimizer = optimize(self.sections.server, server.groups, aggregate.means, optimizer)
+            optimized = Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
+            server = self.method.server_step(server, optimized, phase_ctx)
+            _add_metrics(record, phase, phases, aggregate.metrics)
+        return State(state.round + 1, server, optimizer)
+
+    def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context) -> list[int]:
+        if not phase.everyone:
+            return cohort
+        return [int(client) for client in reachable_clients(self.sections.cohort, self.engine.num_clients, ctx)]
+
+    def _ask(
+        self,
+        phase: Phase,
+        clients: list[int],
+        server: Payload,
+        ctx: Context,
+        record: RoundRecord,
+        observers: Sequence[Observer],
+    ) -> tuple[Outcome, Payload]:
+        start = time.perf_counter()
+        ctx = ctx.at(phase=phase.name)
+        broadcast = self.method.broadcast(server, ctx)
+        routed = {client: self.method.route(server, ctx.at(client_id=client)) for client in clients}
+        locals_ = {client: self.store.get(client) for client in clients}
+        outcome = self.engine.exchange(Work(ctx, clients, broadcast, _filled(routed), _filled(locals_)), observers)
+        for failure in outcome.failures:
+            for observer in observers:
+                observer.on_failure(failure)
+        if outcome.failures and self.sections.federation.strict:
+            raise outcome.failures[0]
+        for client, local in sorted(outcome.locals.items()):
+            self.store.stage(client, local)
+        record.num_asked += len(clients)
+        record.num_answered += len(outcome.reports)
+        record.bytes_down += sum(report.bytes_down for report in outcome.reports)
+        record.bytes_up += sum(report.bytes_up for report in outcome.reports)
+        record.clients += [(phase.name, report) for report in sorted(outcome.reports, key=lambda report: report.client_id)]
+        record.failures += outcome.failures
+        record.seconds[phase.name] = record.seconds.get(phase.name, 0.0) + time.perf_counter() - start
+        return outcome, broadcast
+
+    def _reduce(self, outcome: Outcome, broadcast: Payload, expected: int, ctx: Context) -> Aggregate:
+        aggregate = outcome.fold.finish()
+        means = self.postprocessor.add_noise(aggregate.means, broadcast, outcome.fold.counts, expected, ctx)
+        return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
+
+
+def _filled(payloads: Mapping[int, Payload]) -> dict[int, Payload]:
+    return {client: payload for client, payload in payloads.items() if payload.groups or payload.scalars}
+
+
+def _add_metrics(record: RoundRecord, phase: Phase, phases: Iterable[Phase], metrics: Mapping[str, float]) -> None:
+    """Metrics keep their names in a round of one phase; in a round of several they are told apart by the phase."""
+    single = len(list(phases)) == 1
+    record.metrics.update({name if single else f"{phase.name}.{name}": value for name, value in metrics.items()})

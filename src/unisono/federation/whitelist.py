@@ -1,0 +1,78 @@
+"""What may leave a client: the engine checks every update against the method's declaration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from unisono.core.config import Section
+from unisono.core.errors import UserError
+from unisono.core.payload import Payload, Reduce, Reveals, Share, Tensors, Update
+
+
+class ConsentConfig(Section):
+    """What the owners of the data agree to beyond model updates and statistics: the table ``[consent]``."""
+
+    allow_raw_representations: bool = Field(False, description="representations of single samples may leave a client")
+    share_data: bool = Field(False, description="samples themselves may leave a client")
+
+
+def check_consent(shares: Mapping[str, Share], consent: ConsentConfig) -> None:
+    """Refuses a method whose whitelist reveals more than the config allows."""
+    needed = {
+        Reveals.REPRESENTATIONS: ("allow_raw_representations", consent.allow_raw_representations),
+        Reveals.DATA: ("share_data", consent.share_data),
+    }
+    for group, share in shares.items():
+        switch, given = needed.get(share.reveals, ("", True))
+        if not given:
+            raise UserError(
+                f"This method sends {share.reveals.value} of its clients (group {group!r}); "
+                f"set consent.{switch} = true if their owners agree."
+            )
+
+
+def check_update(update: Update, shares: Mapping[str, Share], received: Payload) -> None:
+    """Raises a ValueError with one sentence if the update holds anything undeclared, misshapen or not finite."""
+    if update.payload.scalars:
+        raise ValueError(f"an update carries no scalars, got {sorted(update.payload.scalars)}")
+    if not (math.isfinite(update.weight) and update.weight >= 0):
+        raise ValueError(f"an update's weight is finite and not negative, got {update.weight}")
+    for name, value in update.metrics.items():
+        if not math.isfinite(value):
+            raise ValueError(f"metric {name} is {value}")
+    for group, tensors in update.payload.groups.items():
+        if group not in shares:
+            raise ValueError(f"group {group!r} is not in the method's shares ({', '.join(shares)})")
+        if shares[group].reduce is Reduce.MEAN and group in received.groups:
+            _check_shapes(group, tensors, received.groups[group])
+    _check_finite(update.payload)
+
+
+def _check_shapes(group: str, tensors: Tensors, expected: Tensors) -> None:
+    if tensors.keys() != expected.keys():
+        name = sorted(tensors.keys() ^ expected.keys())[0]
+        raise ValueError(f"{group}/{name} is {'missing' if name in expected else 'unknown'}")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise ValueError(f"{group}/{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
+
+
+def _check_finite(payload: Payload) -> None:
+    floats = [(name, tensor) for name, tensor in payload.tensors() if tensor.is_floating_point() and tensor.numel()]
+    if not floats:
+        return
+    # A sum of absolute values is finite exactly if every term is (short of overflow), and one pass is cheap.
+    norms = torch.stack(torch._foreach_norm([tensor.detach() for _, tensor in floats], 1))
+    if not bool(torch.isfinite(norms).all()):
+        for name, tensor in floats:
+            if not bool(_all_finite(tensor)):
+                raise ValueError(f"{name} holds a value that is not finite")
+
+
+def _all_finite(tensor: Tensor) -> Tensor:
+    return torch.isfinite(tensor).all()

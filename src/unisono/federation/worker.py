@@ -1,0 +1,129 @@
+"""One client's turn: load, step, check, post-process. Every engine answers through ``answer``."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.errors import ClientError
+from unisono.core.method import Method
+from unisono.core.payload import Payload, Update
+from unisono.federation.postprocess import RESIDUAL, Postprocessor
+from unisono.federation.whitelist import check_update
+from unisono.methods.local_training import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the run learns about one client's turn besides its update."""
+
+    client_id: int
+    num_samples: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's update as it left the client, its new local state, and the report."""
+
+    update: Update
+    local: Payload
+    report: Report
+
+
+class Clients:
+    """The samples of all clients of a simulation.
+
+    Args:
+        samples: all training samples, shared by all clients.
+        indices: the rows of each client.
+        labels: visible labels of all samples, -1 where hidden; None where the method may see none.
+    """
+
+    def __init__(self, samples: Tensor, indices: Sequence[Tensor], labels: Tensor | None) -> None:
+        self.samples = samples
+        self.labels = labels
+        self._rows = torch.cat(list(indices))
+        self._ends = [0, *torch.tensor([len(rows) for rows in indices]).cumsum(0).tolist()]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def num_samples(self, client_id: int) -> int:
+        """How many samples a client owns."""
+        return int(self._ends[client_id + 1] - self._ends[client_id])
+
+    def data_of(self, client_id: int, device: torch.device) -> ClientData:
+        """What a client's step is given."""
+        rows = self._rows[self._ends[client_id] : self._ends[client_id + 1]]
+        return ClientData(self.samples, rows, None if self.labels is None else self.labels[rows], device)
+
+    def share_memory(self) -> None:
+        """Moves the tensors to shared memory, so that worker processes hold no copies."""
+        for tensor in (self.samples, self._rows, self.labels):
+            if tensor is not None:
+                tensor.share_memory_()
+
+
+def prepare_nets(method: Method, device: torch.device) -> nn.ModuleDict:
+    """The method's networks on the device, in the memory format and compilation that ``[training]`` asks for."""
+    training = method.setting.section(TrainingConfig)
+    nets = method.build().to(device)
+    if training.channels_last and len(method.setting.input_shape) == 3:
+        nets = nets.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if training.compile:
+        for net in nets.values():
+            net.compile()
+    return nets
+
+
+def answer(
+    method: Method,
+    nets: nn.ModuleDict,
+    received: Payload,
+    local: Payload,
+    data: ClientData,
+    ctx: Context,
+    postprocessor: Postprocessor,
+) -> Answer:
+    """One client's answer, or a ClientError that names round, phase and client."""
+    start = time.perf_counter()
+    try:
+        own = Payload({name: group for name, group in local.groups.items() if name != RESIDUAL}, local.scalars)
+        update, new_local = method.client_step(nets, received, own, data, ctx)
+        if update.client_id != ctx.client_id:
+            raise ValueError(f"the update must carry its own client's id, ctx.client_id, got {update.client_id}")
+        update = replace(update, payload=_on_cpu(update.payload))
+        check_update(update, method.shares, received)
+        if RESIDUAL in local.groups:
+            new_local = new_local.with_groups(**{RESIDUAL: local.groups[RESIDUAL]})
+        update, new_local = postprocessor.encode(update, received, _on_cpu(new_local), ctx)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
+    report = Report(
+        ctx.client_id,
+        len(data),
+        received.num_bytes,
+        update.payload.num_bytes,
+        time.perf_counter() - start,
+        dict(update.metrics),
+    )
+    return Answer(update, new_local, report)
+
+
+def _on_cpu(payload: Payload) -> Payload:
+    """The payload with every tensor on the CPU; the same object where they are there already."""
+    if all(tensor.device.type == "cpu" for _, tensor in payload.tensors()):
+        return payload
+    return Payload.unflatten({name: tensor.cpu() for name, tensor in payload.tensors()}, payload.scalars, payload.groups)

@@ -1,0 +1,116 @@
+"""A run read back from its directory: encoder, embeddings, clusters, metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unisono.config import Config, resolve
+from unisono.core.errors import UserError
+from unisono.core.method import Method, Setting
+from unisono.core.payload import Payload
+from unisono.evaluation.features import embed
+from unisono.runs.checkpoint import DamagedError
+from unisono.runs.directory import RunDirectory
+from unisono.runs.export import save_model
+
+
+class LoadedRun:
+    """A run and its model.
+
+    Args:
+        directory: its files.
+        config: as it was run.
+        method: gives encoder and assigner.
+        server: the server's payload after ``round`` rounds.
+        round: how many rounds it has seen.
+    """
+
+    def __init__(self, directory: RunDirectory, config: Config, method: Method, server: Payload, round: int) -> None:
+        self.directory = directory
+        self.config = config
+        self.method = method
+        self.server = server
+        self.round = round
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    @property
+    def encoder(self) -> nn.Module:
+        """Samples to features: images as floats in [0, 1], series as they are."""
+        return self.method.encoder(self.server)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry per round."""
+        return self.directory.logs["metrics"].read()
+
+    def embed(self, samples: Tensor | NDArray[Any], batch_size: int = 512) -> NDArray[np.float32]:
+        """Features of samples, shape (num_samples, feature_dim).
+
+        Args:
+            samples: uint8 images or floats in [0, 1] of shape (num_samples, channels, height, width) or
+                (num_samples, height, width, channels); series of shape (num_samples, channels, length).
+            batch_size: samples per forward pass.
+        """
+        tensor = self._fitting(samples)
+        features: NDArray[np.float32] = embed(self.encoder, tensor, batch_size=batch_size).numpy()
+        return features
+
+    def cluster(self, samples: Tensor | NDArray[Any], batch_size: int = 512) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Cluster index and confidence of samples, for methods that cluster."""
+        assigner = self.method.assigner(self.server)
+        if assigner is None:
+            raise UserError(
+                f"method {self.config.method_name!r} learns no clusters; use embed() and a clustering of your choice."
+            )
+        scores = embed(assigner, self._fitting(samples), batch_size=batch_size).softmax(dim=1)
+        confidence, index = scores.max(dim=1)
+        return index.numpy(), confidence.numpy()
+
+    def save_model(self) -> None:
+        """Writes ``model/``: weights, what they need to be used, and a model card."""
+        save_model(self.directory, self.encoder, self.config.as_tree(), self.metrics)
+
+    def _fitting(self, samples: Tensor | NDArray[Any]) -> Tensor:
+        tensor = samples if isinstance(samples, Tensor) else torch.from_numpy(np.ascontiguousarray(samples))
+        expected = self.method.setting.input_shape
+        if tensor.dim() == len(expected) + 1 == 4 and tuple(tensor.shape[1:]) != expected:
+            moved = tensor.permute(0, 3, 1, 2)
+            tensor = moved if tuple(moved.shape[1:]) == expected else tensor
+        if tuple(tensor.shape[1:]) != expected:
+            raise UserError(f"samples must have shape (any, {', '.join(map(str, expected))}), got {tuple(tensor.shape)}.")
+        return tensor
+
+
+def load(path: str | Path, round: int | None = None) -> LoadedRun:
+    """Reads a run back without its data.
+
+    Args:
+        path: the run directory.
+        round: a round that has a checkpoint; the newest readable one where None.
+    """
+    directory = RunDirectory.open(Path(path))
+    config = resolve(directory.config_tree)
+    setting = Setting(**directory.load_setting(), sections=config.method_sections)
+    method = config.method_class(config.method, setting)
+    checkpoints = directory.checkpoints()
+    available = checkpoints.rounds()
+    if round is not None and round not in available:
+        raise UserError(f"{path} has no checkpoint of round {round}; it has {', '.join(map(str, available)) or 'none'}.")
+    for candidate in [round] if round is not None else reversed(available):
+        try:
+            return LoadedRun(directory, config, method, checkpoints.server_at(candidate), candidate)
+        except DamagedError as error:
+            problem = error
+    if not available:
+        raise UserError(f"{path} has no checkpoint yet: continue it with 'unisono resume {path}'.")
+    raise UserError(f"{path} cannot be read: {problem}.")

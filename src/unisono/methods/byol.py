@@ -1,0 +1,64 @@
+"""Federated BYOL: an online network predicts a slowly moving target.
+
+Grill et al., "Bootstrap Your Own Latent" (NeurIPS 2020), as the baseline of Lubana et al., "Orchestra" (ICML 2022).
+The moving average is ``target = m * target + (1 - m) * online``; Orchestra's public code has it inverted.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.method import Setting, register
+from unisono.losses.siamese import byol_regression
+from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.models.heads import mlp
+from unisono.models.nets import freeze, update_ema
+
+
+class BYOLConfig(Section):
+    """Options of BYOL."""
+
+    ema: float = Field(0.996, ge=0, le=1, description="momentum of the target networks")
+    hidden_dim: int = Field(1024, ge=1, description="hidden width of projector and predictor")
+    projection_dim: int = Field(512, ge=1, description="width of their outputs")
+
+
+@register("byol")
+class BYOL(LocalTraining):
+    """The online view predicts the target's projection of the other view; online and target networks are averaged."""
+
+    Config = BYOLConfig
+    defaults = {"training": {"learning_rate": 0.01}, "views": {"preset": "byol"}}
+    network_names = ("encoder", "projector", "predictor", "target_encoder", "target_projector")
+
+    def __init__(self, config: BYOLConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.config = config
+
+    def build(self) -> nn.ModuleDict:
+        nets = nn.ModuleDict()
+        hidden, width, norm = self.config.hidden_dim, self.config.projection_dim, self.model.norm
+        for prefix in ("", "target_"):
+            encoder = self.backbone()
+            nets[prefix + "encoder"] = encoder
+            nets[prefix + "projector"] = mlp([encoder.feature_dim, hidden, width], norm=norm)
+        nets["predictor"] = mlp([width, hidden, width], norm=norm)
+        for name in ("encoder", "projector"):
+            nets["target_" + name].load_state_dict(nets[name].state_dict())
+            freeze(nets["target_" + name])
+        return nets
+
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        views = torch.cat(self.views.pair(batch.x, generator))
+        p_a, p_b = nets["predictor"](nets["projector"](nets["encoder"](views))).chunk(2)
+        with torch.no_grad():
+            t_a, t_b = nets["target_projector"](nets["target_encoder"](views)).chunk(2)
+        return {"loss": 0.5 * (byol_regression(p_a, t_b) + byol_regression(p_b, t_a))}
+
+    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
+        for name in ("encoder", "projector"):
+            update_ema(nets["target_" + name], nets[name], self.config.ema)

@@ -1,0 +1,231 @@
+"""The local training loop, and the template of methods that are a loss plus a few networks.
+
+A method of this kind writes ``build`` (its networks) and ``loss`` (its formula). The template loads what the server sent,
+trains on the client's samples, and shares the networks named in ``shares``; the server keeps their means.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.method import Method, Setting
+from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
+from unisono.data.views import ViewsConfig, make_views
+from unisono.models.backbones import Backbone, ModelConfig, make_backbone
+from unisono.models.nets import build_seeded, get_state, load_state
+
+Terms = Mapping[str, Tensor]
+"""Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
+
+
+class TrainingConfig(Section):
+    """How a client trains: the table ``[training]``."""
+
+    local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
+    local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
+    batch_size: int = Field(16, ge=1, description="samples per step")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
+    learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty")
+    proximal_weight: float = Field(
+        0.0, ge=0, description="FedProx: half this times the squared distance to the received weights"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="number format of the forward pass")
+    channels_last: bool = Field(False, description="memory format of images and convolutions")
+    compile: bool = Field(False, description="torch.compile the networks")
+
+    def learning_rate_at(self, round: int, num_rounds: int) -> float:
+        """The learning rate of a round."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loss is given.
+
+    Args:
+        x: un-augmented samples, floats, shape (batch, *input_shape).
+        positions: where they stand among the client's samples, shape (batch,).
+        labels: visible labels, shape (batch,), -1 where hidden; None for methods that see none.
+    """
+
+    x: Tensor
+    positions: Tensor
+    labels: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def batches(data: ClientData, training: TrainingConfig, generator: torch.Generator) -> Iterator[Batch]:
+    """Random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
+    per_epoch = -(-len(data) // training.batch_size)
+    num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
+    while num_batches > 0 and per_epoch > 0:
+        for positions in torch.randperm(len(data), generator=generator).split(training.batch_size)[:num_batches]:
+            labels = None if data.labels is None else data.label_batch(positions)
+            yield Batch(data.batch(positions), positions, labels)
+        num_batches -= per_epoch
+
+
+def train_locally(
+    parameters: list[nn.Parameter],
+    loss: Callable[[Batch, torch.Generator], Terms],
+    data: ClientData,
+    training: TrainingConfig,
+    ctx: Context,
+    *,
+    learning_rate: float,
+    min_batch: int = 1,
+    after_step: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Trains in place and returns the mean of every term over the steps.
+
+    Args:
+        parameters: what is trained; their present values are the anchor of FedProx.
+        loss: terms of a batch; draws from the generator alone.
+        data: the client's samples.
+        training: epochs, batch size, optimiser.
+        ctx: gives the order of samples and the views.
+        learning_rate: step size of this round.
+        min_batch: smaller batches are skipped and counted in ``skipped_batches``.
+        after_step: called after every step, such as for a moving average.
+    """
+    optimizer = _make_optimizer(training, parameters, learning_rate)
+    scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
+    anchor = [parameter.detach().clone() for parameter in parameters] if training.proximal_weight else []
+    views = ctx.rng("views", ctx.device)
+    sums: dict[str, Tensor] = {}
+    num_steps = num_skipped = 0
+    for batch in batches(data, training, ctx.rng("order")):
+        if len(batch) < min_batch:
+            num_skipped += 1
+            continue
+        with _autocast(training, ctx.device):
+            terms = loss(batch, views)
+        optimizer.zero_grad()
+        scaler.scale(terms["loss"]).backward()
+        if anchor:
+            scaler.unscale_(optimizer)
+            _pull_towards(parameters, anchor, training.proximal_weight)
+        scaler.step(optimizer)
+        scaler.update()
+        after_step()
+        num_steps += 1
+        for name, term in terms.items():
+            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+    metrics = {name: float(value) / num_steps for name, value in sums.items()}
+    if num_skipped:
+        metrics["skipped_batches"] = float(num_skipped)
+    return metrics
+
+
+class LocalTraining(Method):
+    """Template: received networks are trained on ``loss`` and their means become the next global networks.
+
+    The group of every network in a payload has the network's name. The one called ``encoder`` is what users get.
+    """
+
+    def __init__(self, config: Section, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.training = setting.section(TrainingConfig)
+        self.model = setting.section(ModelConfig)
+        self.views = make_views(setting.section(ViewsConfig), setting.input_shape)
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return dict.fromkeys(self.network_names, Share(Reduce.MEAN))
+
+    @property
+    @abstractmethod
+    def network_names(self) -> tuple[str, ...]:
+        """The networks of ``build`` that clients share."""
+
+    @property
+    def min_batch(self) -> int:
+        """The smallest batch the loss is defined for; batch normalisation of vectors needs two samples."""
+        return 2 if self.model.norm == "batch" else 1
+
+    @abstractmethod
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        """The terms of one batch, ``loss`` among them."""
+
+    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
+        """Called after every optimiser step."""
+
+    def backbone(self) -> Backbone:
+        """A new encoder as the table ``[model]`` describes it."""
+        setting = self.setting
+        return make_backbone(self.model, setting.input_shape, setting.mean, setting.std)
+
+    def init_server(self, ctx: Context) -> Payload:
+        nets = build_seeded(self.build, ctx.rng("weights").initial_seed())
+        return Payload({name: get_state(nets[name]) for name in self.network_names})
+
+    def broadcast(self, server: Payload, ctx: Context) -> Payload:
+        return Payload({name: server.groups[name] for name in self.network_names})
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        for name in self.network_names:
+            load_state(nets[name], received.groups[name])
+        nets.train()
+        metrics = train_locally(
+            [parameter for parameter in nets.parameters() if parameter.requires_grad],
+            lambda batch, generator: self.loss(nets, batch, generator),
+            data,
+            self.training,
+            ctx,
+            learning_rate=self.training.learning_rate_at(ctx.round, self.setting.num_rounds),
+            min_batch=self.min_batch,
+            after_step=lambda: self.after_step(nets, ctx),
+        )
+        shared = Payload({name: get_state(nets[name]) for name in self.network_names})
+        return Update(ctx.client_id, float(len(data)), shared, metrics), local
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        return server.with_groups(**aggregate.means)
+
+    def encoder(self, server: Payload) -> nn.Module:
+        encoder = self.build()["encoder"]
+        load_state(encoder, server.groups["encoder"])
+        return encoder.eval()
+
+
+def _make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    if training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=training.weight_decay, fused=True)
+    return torch.optim.SGD(
+        parameters, lr=learning_rate, momentum=training.momentum, weight_decay=training.weight_decay, fused=True
+    )
+
+
+def _pull_towards(parameters: list[nn.Parameter], anchor: list[Tensor], weight: float) -> None:
+    """Adds the gradient of ``weight / 2 * |w - anchor|^2``."""
+    with torch.no_grad():
+        for parameter, start in zip(parameters, anchor, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - start, alpha=weight)
+
+
+def _autocast(training: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
+    if training.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16 if training.precision == "bf16" else torch.float16)

@@ -1,0 +1,32 @@
+"""Supervised federated averaging, the upper line in comparisons.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from unisono.core.method import register
+from unisono.methods.local_training import Batch, LocalTraining, Terms
+
+
+@register("supervised")
+class Supervised(LocalTraining):
+    """Cross-entropy with the clients' labels through one linear layer."""
+
+    needs_labels = True
+    network_names = ("encoder", "classifier")
+
+    def build(self) -> nn.ModuleDict:
+        encoder = self.backbone()
+        return nn.ModuleDict({"encoder": encoder, "classifier": nn.Linear(encoder.feature_dim, self.setting.num_classes or 1)})
+
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        if batch.labels is None:
+            raise ValueError("supervised training needs labels")
+        logits = nets["classifier"](nets["encoder"](self.views.first(batch.x, generator)))
+        accuracy = (logits.argmax(dim=1) == batch.labels).float().mean()
+        return {"loss": F.cross_entropy(logits, batch.labels), "accuracy": accuracy}

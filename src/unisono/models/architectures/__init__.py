@@ -1,0 +1,1 @@
+"""The built-in backbones, one family per module; a module here registers itself by being here."""

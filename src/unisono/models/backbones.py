@@ -1,0 +1,143 @@
+"""Backbones: samples to features, by name or by the path of a user's own module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.config import Section
+from unisono.core.errors import UserError
+from unisono.core.registry import Registry
+from unisono.models.norms import Norm
+
+Builder = Callable[..., nn.Module]
+"""``(input_shape, config, **options)`` to a module whose output is (batch, feature_dim)."""
+
+backbones: Registry[Builder] = Registry("backbone", "unisono.models.architectures")
+
+
+class ModelConfig(Section):
+    """The encoder: table ``[model]``."""
+
+    backbone: str = Field("resnet18", min_length=1, description="a known name, or package.module:Class of your own nn.Module")
+    width: float = Field(1.0, gt=0, le=16, description="width factor of the ResNets; 0.25 means 16, 32, 64, 128 channels")
+    norm: Norm = Field("group", description="normalisation of the ResNets: batch or group")
+    stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
+    options: dict[str, int | float | str | bool] = Field(
+        default_factory=dict, description="keyword arguments for your own module"
+    )
+
+
+class Backbone(nn.Module):
+    """Normalises samples by mean and standard deviation, then turns them into features, shape (batch, feature_dim).
+
+    Mean and standard deviation belong to the data, not to the model: they are no part of the state and never cross the wire.
+
+    Args:
+        trunk: normalised samples to features.
+        feature_dim: width of the features.
+        mean: per channel; all channels when there is one number.
+        std: likewise.
+        spatial_dims: how many dimensions follow the channels of a sample: 2 for images, 1 for series.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, trunk: nn.Module, feature_dim: int, mean: tuple[float, ...], std: tuple[float, ...], spatial_dims: int
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.feature_dim = feature_dim
+        per_channel = (1, -1, *[1] * spatial_dims)
+        self.register_buffer("mean", torch.tensor(mean).view(per_channel), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(per_channel), persistent=False)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """The features of a batch, shape (batch, feature_dim).
+
+        Args:
+            samples: floats as the data gives them: images in [0, 1], shape (batch, channels, height, width), or series, shape
+                (batch, channels, length).
+        """
+        return self.trunk((samples - self.mean).div_(self.std))  # type: ignore[no-any-return]
+
+
+def make_backbone(
+    config: ModelConfig, input_shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> Backbone:
+    """The backbone that the config names, with weights drawn from torch's global generator (see ``nets.build_seeded``).
+
+    Args:
+        config: name and options.
+        input_shape: shape of one sample, (channels, height, width) or (channels, length).
+        mean: what to subtract, per channel.
+        std: what to divide by, per channel.
+    """
+    channels, *spatial = input_shape
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) not in (1, channels):
+            raise ValueError(f"{name} has {len(numbers)} numbers for {channels} channels")
+    if min(std) <= 0:
+        raise ValueError(f"std must be > 0, got {std}")
+    trunk = _build(config, input_shape)
+    known_dim = getattr(trunk, "feature_dim", None) if config.backbone in backbones else None
+    feature_dim = known_dim if isinstance(known_dim, int) else _probe(trunk, config.backbone, input_shape)
+    return Backbone(trunk, feature_dim, mean, std, len(spatial))
+
+
+def image_shape(input_shape: tuple[int, ...], config: ModelConfig) -> tuple[int, int, int]:
+    """Channels, height and width, or a UserError where samples are no images."""
+    if len(input_shape) != 3:
+        raise UserError(
+            f"model.backbone = {config.backbone!r} takes images, but samples have shape {input_shape}; "
+            "series of shape (channels, length) take 'resnet1d'."
+        )
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def _build(config: ModelConfig, input_shape: tuple[int, ...]) -> nn.Module:
+    """Calls the builder, or the class of a user's own module, with what its signature asks for."""
+    builder = backbones[config.backbone]
+    if not callable(builder):
+        raise UserError(f"model.backbone = {config.backbone!r} must be a class or a function, got {builder!r}.")
+    offered = {"input_shape": input_shape, "config": config}
+    signature = inspect.signature(builder)
+    arguments = {name: value for name, value in offered.items() if name in signature.parameters} | config.options
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"model.options does not fit the backbone {config.backbone!r}: {error}.") from error
+    trunk = builder(**arguments)
+    if not isinstance(trunk, nn.Module):
+        raise UserError(f"model.backbone = {config.backbone!r} must give an nn.Module, got {type(trunk).__name__}.")
+    return trunk
+
+
+def _probe(trunk: nn.Module, name: str, input_shape: tuple[int, ...]) -> int:
+    """The width of the features of two blank samples, seen in eval mode so that no statistics move."""
+    shape = (2, *input_shape)
+    was_training = {module: module.training for module in trunk.modules()}
+    trunk.eval()
+    try:
+        with torch.no_grad():
+            features = trunk(torch.zeros(shape))
+    except Exception as error:
+        raise UserError(f"model.backbone = {name!r} fails on a batch of shape {shape}: {error}.") from error
+    finally:
+        for module, training in was_training.items():
+            module.training = training
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(
+            f"model.backbone = {name!r} must turn a batch of shape {shape} into features of shape (2, feature_dim), got {got}; "
+            "pool and flatten its output."
+        )
+    return features.shape[1]

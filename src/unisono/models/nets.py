@@ -1,0 +1,92 @@
+"""Named networks: read, load and average their states.
+
+A state is every parameter and every persistent float buffer, by name. Integer buffers (BatchNorm's ``num_batches_tracked``)
+are no part of it, because no mean of them makes sense, nor are non-persistent buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def build_seeded(build: Callable[[], M], generator_seed: int) -> M:
+    """What ``build`` makes when torch's global generator starts from this seed; the generator is left as it was.
+
+    Args:
+        build: makes networks on the CPU.
+        generator_seed: below 2^63.
+    """
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(generator_seed)
+        return build()
+
+
+def get_state(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of the state, on the CPU."""
+    return {
+        name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in state_view(module).items()
+    }
+
+
+def state_view(module: nn.Module) -> dict[str, Tensor]:
+    """The state itself, without gradients: it changes as the module trains, so read it at once."""
+    state = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    for path, part in module.named_modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and name not in part._non_persistent_buffers_set:
+                state[f"{path}.{name}" if path else name] = buffer.detach()
+    return state
+
+
+def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copies a state into the module, in place.
+
+    Raises:
+        ValueError: a tensor is missing, has another shape, or is unknown; names the first one.
+    """
+    own = state_view(module)
+    for name, tensor in own.items():
+        if name not in tensors:
+            raise ValueError(f"the state lacks the tensor {name!r} of shape {tuple(tensor.shape)}")
+        if tensors[name].shape != tensor.shape:
+            raise ValueError(f"tensor {name!r} must have shape {tuple(tensor.shape)}, got {tuple(tensors[name].shape)}")
+    if len(tensors) > len(own):
+        unknown = next(name for name in tensors if name not in own)
+        raise ValueError(f"the state has a tensor {unknown!r} that the module does not know")
+    if own:
+        torch._foreach_copy_(list(own.values()), [tensors[name] for name in own])
+
+
+def copy_weights(source: nn.Module, destination: nn.Module) -> None:
+    """Copies the state of one module into another of the same shape."""
+    load_state(destination, state_view(source))
+
+
+def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
+    """Moves the target towards the online module, in place: target = momentum * target + (1 - momentum) * online.
+
+    The rule covers parameters and float buffers alike, so a target's BatchNorm statistics trail the online ones as its weights
+    do.
+
+    Args:
+        target: the slow copy.
+        online: a module of the same shape.
+        momentum: 1 leaves the target as it is, 0 makes it a copy.
+    """
+    averages, values = state_view(target), state_view(online)
+    if averages.keys() != values.keys():
+        odd = min(averages.keys() ^ values.keys())
+        raise ValueError(f"only one of target and online has the tensor {odd!r}")
+    if averages:
+        torch._foreach_lerp_(list(averages.values()), [values[name] for name in averages], 1 - momentum)
+
+
+def freeze(module: M) -> M:
+    """The same module, whose parameters take no gradients any more; its train or eval mode stays."""
+    return module.requires_grad_(False)

@@ -1,0 +1,165 @@
+"""Checkpoints: server state, optimiser, client states and log lengths, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.core.payload import Payload
+from unisono.federation.client_store import ClientStore
+from unisono.federation.rounds import State
+from unisono.runs.files import (
+    explained,
+    payload_from_safetensors,
+    payload_to_safetensors,
+    remove_tree,
+    sync_directory,
+    write_and_sync,
+)
+
+MANIFEST = "checkpoint.json"
+
+
+class DamagedError(Exception):
+    """A checkpoint cannot be read; the message says why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint restores, besides client states.
+
+    Args:
+        state: the server's state.
+        log_lengths: length in bytes of every log at that moment.
+    """
+
+    state: State
+    log_lengths: Mapping[str, int]
+
+
+class Checkpoints:
+    """The checkpoints of a run, newest last.
+
+    Args:
+        directory: one subdirectory per checkpoint.
+        keep: how many are kept.
+    """
+
+    def __init__(self, directory: Path, keep: int = 2) -> None:
+        self._directory = directory
+        self._keep = keep
+
+    def rounds(self) -> list[int]:
+        """The rounds that can be restored, ascending."""
+        if not self._directory.is_dir():
+            return []
+        return sorted(int(path.name.removeprefix("round-")) for path in self._directory.glob("round-*") if path.is_dir())
+
+    def save(self, state: State, store: ClientStore, log_lengths: Mapping[str, int]) -> None:
+        """Writes a checkpoint and removes the oldest beyond ``keep``."""
+        target = self._path(state.round)
+        temporary = target.with_name(f".{target.name}.tmp")
+        with explained(target):
+            try:
+                remove_tree(temporary)
+                (temporary / "clients").mkdir(parents=True)
+                self._write(temporary, state, store, log_lengths)
+                remove_tree(target)
+                temporary.rename(target)
+                sync_directory(self._directory)
+            except OSError:
+                remove_tree(temporary)
+                raise
+        for round in self.rounds()[: -self._keep]:
+            remove_tree(self._path(round))
+
+    def load(self, round: int, store: ClientStore) -> Checkpoint:
+        """Restores one checkpoint, client states into ``store``; DamagedError if anything in it is not as it was written."""
+        directory = self._path(round)
+        try:
+            manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+            contents = {name: _verified(directory / name, *size_and_sum) for name, size_and_sum in manifest["files"].items()}
+            server = payload_from_safetensors(contents.pop("server.safetensors"))
+            optimizer = payload_from_safetensors(contents.pop("optimizer.safetensors"))
+            clients = {name: payload_from_safetensors(content) for name, content in contents.items()}
+            state = State(manifest["round"], server, optimizer)
+            versions = {int(client): version for client, version in manifest["clients"].items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"checkpoint {directory.name} is damaged ({error})") from error
+        for client_id, version in versions.items():
+            store.restore(client_id, clients[_client_file(client_id)], version)
+        return Checkpoint(state, manifest["logs"])
+
+    def server_at(self, round: int) -> Payload:
+        """The server's payload alone."""
+        path = self._path(round) / "server.safetensors"
+        try:
+            return payload_from_safetensors(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise DamagedError(f"checkpoint {path.parent.name} is damaged ({error})") from error
+
+    def _write(self, directory: Path, state: State, store: ClientStore, log_lengths: Mapping[str, int]) -> None:
+        files: dict[str, tuple[int, int]] = {}
+        for name, payload in (("server.safetensors", state.server), ("optimizer.safetensors", state.optimizer)):
+            files[name] = _write_sum(directory / name, payload)
+        previous = self._previous_manifest(state.round)
+        versions: dict[str, int] = {}
+        for client_id in store:
+            name, version = _client_file(client_id), store.version(client_id)
+            if previous is not None and previous[1]["clients"].get(str(client_id)) == version:
+                _link(previous[0] / name, directory / name)
+                files[name] = previous[1]["files"][name]
+            else:
+                files[name] = _write_sum(directory / name, store.get(client_id))
+            versions[str(client_id)] = version
+        manifest = {"round": state.round, "files": files, "clients": versions, "logs": dict(log_lengths)}
+        write_and_sync(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
+        sync_directory(directory)
+
+    def _previous_manifest(self, before: int) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint before a round, whose files of unchanged clients are linked instead of written again.
+
+        Later ones are what a resumed run passed over as damaged.
+        """
+        for round in reversed([round for round in self.rounds() if round < before]):
+            try:
+                return self._path(round), json.loads((self._path(round) / MANIFEST).read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+        return None
+
+    def _path(self, round: int) -> Path:
+        return self._directory / f"round-{round:06d}"
+
+
+def _client_file(client_id: int) -> str:
+    return f"clients/{client_id}.safetensors"
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under a second name; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _write_sum(path: Path, payload: Payload) -> tuple[int, int]:
+    content = payload_to_safetensors(payload)
+    write_and_sync(path, content)
+    return len(content), zlib.crc32(content)
+
+
+def _verified(path: Path, size: int, checksum: int) -> bytes:
+    content = path.read_bytes()
+    if len(content) != size:
+        raise ValueError(f"{path.name} has {len(content)} bytes, expected {size}")
+    if zlib.crc32(content) != checksum:
+        raise ValueError(f"the checksum of {path.name} is wrong")
+    return content

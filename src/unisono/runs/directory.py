@@ -1,0 +1,129 @@
+"""The run directory: what lies where, and who may write."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from unisono.core.config import Tree, read_toml, write_toml
+from unisono.core.errors import UserError
+from unisono.core.method import Setting
+from unisono.runs.checkpoint import Checkpoints
+from unisono.runs.files import JsonLines, explained, write_atomically
+
+REPRODUCIBLE_LOGS = ("metrics", "clients", "privacy", "failures", "timings")
+
+
+class RunDirectory:
+    """Files of one run.
+
+    ``config.toml`` (resolved), ``setting.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
+    ``privacy.jsonl``, ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``, ``model/``, ``status.json``.
+
+    Args:
+        path: the directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = {name: JsonLines(path / f"{name}.jsonl") for name in REPRODUCIBLE_LOGS}
+        self._lock: IO[bytes] | None = None
+
+    @staticmethod
+    def create(path: Path, config: Mapping[str, Any]) -> RunDirectory:
+        """Makes the directory; refuses one that holds anything."""
+        with explained(path):
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise UserError(
+                    f"The run directory {path} exists already: choose another run.name, remove it, "
+                    f"or continue it with 'unisono resume {path}'."
+                )
+            path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / "config.toml", write_toml(config).encode())
+        return RunDirectory(path)
+
+    @staticmethod
+    def open(path: Path) -> RunDirectory:
+        """An existing run; UserError if the directory is none."""
+        if not path.is_dir():
+            raise UserError(f"There is no run directory {path}.")
+        if not (path / "config.toml").is_file():
+            raise UserError(f"{path} is not a run directory: it has no config.toml.")
+        return RunDirectory(path)
+
+    @property
+    def config_tree(self) -> Tree:
+        """The resolved config as it was saved."""
+        return read_toml(self.path / "config.toml")
+
+    @property
+    def model(self) -> Path:
+        """The finished encoder's directory."""
+        return self.path / "model"
+
+    def checkpoints(self, keep: int = 2) -> Checkpoints:
+        """The run's checkpoints."""
+        return Checkpoints(self.path / "checkpoints", keep)
+
+    def lock(self) -> None:
+        """Keeps a second process from writing into the same run; released when the process ends."""
+        with explained(self.path):
+            self._lock = (self.path / ".lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"Another process is working in {self.path}: wait for it or stop it.") from error
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process is working in this run."""
+        try:
+            with (self.path / ".lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def unlock(self) -> None:
+        """Lets others write."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def save_setting(self, setting: Setting) -> None:
+        """Saves what the data told the method, so that the model can be used without the data."""
+        fields = ("input_shape", "mean", "std", "num_classes", "num_clients", "num_rounds")
+        self.write_json("setting.json", {name: getattr(setting, name) for name in fields})
+
+    def load_setting(self) -> dict[str, Any]:
+        """The arguments of the run's Setting, without sections."""
+        values = self.read_json("setting.json")
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Replaces a JSON file."""
+        write_atomically(self.path / name, (json.dumps(values, indent=1) + "\n").encode())
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of the run; UserError if it is missing or damaged."""
+        try:
+            values = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / name} is missing or damaged: {error}.") from error
+        return dict(values)
+
+    def log_lengths(self) -> dict[str, int]:
+        """Length of every log, written through to the disk."""
+        for log in self.logs.values():
+            log.sync()
+        return {name: log.length for name, log in self.logs.items()}
+
+    def cut_logs(self, lengths: Mapping[str, int]) -> None:
+        """Drops what was logged after a checkpoint."""
+        for name, log in self.logs.items():
+            log.cut(lengths.get(name, 0))

@@ -1,0 +1,129 @@
+"""Writes that are whole or not at all: temporary file, fsync, rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unisono.core.errors import UserError
+from unisono.core.payload import Payload
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns an operating system's refusal to write into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{path} cannot be written: {reason}. What was saved before is intact.") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file; whoever reads it sees the old content or the new, never a part."""
+    with explained(path):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_and_sync(temporary, content)
+            temporary.replace(path)
+            sync_directory(path.parent)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_and_sync(path: Path, content: bytes) -> None:
+    """Writes a file through to the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames inside a directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory; what cannot be removed stays."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def payload_to_safetensors(payload: Payload) -> bytes:
+    """A payload as a safetensors file, its scalars as metadata."""
+    from safetensors.torch import save
+
+    seen: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in payload.tensors():
+        # The format refuses tensors that share memory, such as a target network that still is its online network.
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.detach().clone().contiguous() if storage in seen else tensor.detach().contiguous()
+        seen.add(storage)
+    return bytes(save(tensors, metadata={"scalars": json.dumps(dict(payload.scalars))}))
+
+
+def payload_from_safetensors(content: bytes) -> Payload:
+    """The payload of a safetensors file; ValueError if it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"not a safetensors file: {error}") from error
+    return Payload.unflatten(tensors, json.loads(header.get("__metadata__", {}).get("scalars", "{}")))
+
+
+class JsonLines:
+    """A file of one JSON object per line that can be cut back to an earlier length.
+
+    Args:
+        path: the file; made at the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Adds a line and hands it to the operating system."""
+        with explained(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1] if line]
+
+    @property
+    def length(self) -> int:
+        """Size in bytes."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, length: int) -> None:
+        """Drops everything beyond this many bytes."""
+        if self.length > length:
+            with explained(self.path):
+                os.truncate(self.path, length)
+
+    def sync(self) -> None:
+        """Writes the lines through to the disk."""
+        if self.path.exists():
+            with explained(self.path), self.path.open("rb") as file:
+                os.fsync(file.fileno())

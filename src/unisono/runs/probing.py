@@ -1,0 +1,76 @@
+"""Probes during a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from unisono.core.context import Context
+from unisono.core.method import Method
+from unisono.core.payload import Payload
+from unisono.evaluation.probes import EvaluationConfig, ProbeData, run_probes
+from unisono.federation.rounds import Observer, RoundRecord, State
+
+PREFIX = "probe."
+"""Probe results stand under this prefix in metrics.jsonl."""
+
+
+class WholeProbe:
+    """All configured probes of a server state, on the server's samples.
+
+    Args:
+        config: which probes.
+        method: gives encoder and assigner.
+        data: samples and labels.
+        seed: the run's seed.
+        views: a pair of views of a batch, for scores that need no labels.
+        client_indices: the rows of each client.
+    """
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        method: Method,
+        data: ProbeData,
+        seed: int,
+        views: Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]],
+        client_indices: Sequence[Tensor],
+    ) -> None:
+        self._config = config
+        self._method = method
+        self._data = data
+        self._seed = seed
+        self._views = views
+        self._client_indices = client_indices
+
+    def __call__(self, server: Payload, round: int) -> dict[str, float]:
+        """Names and values, such as ``linear``."""
+        return run_probes(
+            self._config,
+            self._method.encoder(server),
+            self._method.assigner(server),
+            self._data,
+            Context(self._seed, round, "probe"),
+            views=self._views,
+            client_indices=self._client_indices,
+        )
+
+
+class Probing(Observer):
+    """Adds probe results to the record every few rounds and after the last."""
+
+    def __init__(self, probe: WholeProbe, every: int, num_rounds: int) -> None:
+        self._probe = probe
+        self._every = every
+        self._num_rounds = num_rounds
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        due = self._every > 0 and state.round % self._every == 0
+        if due or state.round == self._num_rounds:
+            start = time.perf_counter()
+            results = self._probe(state.server, state.round)
+            record.metrics.update({PREFIX + name: value for name, value in results.items()})
+            record.seconds["probe"] = time.perf_counter() - start

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from unisono.cli.meter import Meter, duration, loss_of, probes_of
+from unisono.federation.rounds import RoundRecord
+from unisono.federation.worker import Report
+from unisono.methods.local_training import TrainingConfig
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def report(num_samples: int) -> Report:
+    return Report(0, num_samples, 0, 0, 0.0, {})
+
+
+def test_time_left_grows_with_rounds_and_falls_with_clients() -> None:
+    clock = Clock()
+    meter = Meter(10, TrainingConfig(), clock)
+    assert meter.seconds_left is None
+    meter.start_round(0, 4)
+    assert meter.seconds_left is None
+    clock.now += 2
+    meter.count_client(report(5))
+    # A quarter of the first of ten rounds took 2 s: 39 quarters are left.
+    assert meter.seconds_left == pytest.approx(2 * 39)
+    clock.now += 6
+    meter.end_round(RoundRecord(0, seconds={"round": 8.0}))
+    assert meter.seconds_left == pytest.approx(8 * 9)
+
+
+def test_time_left_of_a_resumed_run_counts_its_own_rounds() -> None:
+    clock = Clock()
+    meter = Meter(10, TrainingConfig(), clock)
+    meter.start_round(7, 1)
+    clock.now += 5
+    meter.end_round(RoundRecord(7))
+    assert meter.seconds_left == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        (TrainingConfig(local_epochs=3), 3 * 30),
+        (TrainingConfig(local_steps=4, batch_size=8), 4 * 8 + 4 * 8),
+        (TrainingConfig(local_steps=4, batch_size=16), 4 * 10 + 4 * 16),
+    ],
+)
+def test_speed_counts_epochs_and_steps(training: TrainingConfig, expected: int) -> None:
+    clock = Clock()
+    meter = Meter(2, training, clock)
+    meter.start_round(0, 2)
+    assert meter.samples_per_second is None
+    for num_samples in (10, 20):
+        meter.count_client(report(num_samples))
+    clock.now += 4
+    assert meter.samples_per_second == pytest.approx(expected / 4)
+    meter.end_round(RoundRecord(0, seconds={"round": 5.0}))
+    assert meter.samples_per_second == pytest.approx(expected / 5)
+
+
+def test_latest_numbers() -> None:
+    meter = Meter(3, TrainingConfig())
+    meter.start_round(0, 1)
+    meter.end_round(RoundRecord(0, metrics={"loss": 2.0, "probe.linear": 0.5}))
+    meter.start_round(1, 1)
+    meter.end_round(RoundRecord(1, metrics={"loss": 1.5}))
+    assert (meter.loss, meter.probes, meter.probed_after) == (1.5, {"linear": 0.5}, 1)
+
+
+def test_loss_and_probes_of_a_round_with_phases() -> None:
+    metrics = {"offer.loss": 3.0, "train.loss": 1.0, "train.accuracy": 0.2, "probe.knn": 0.1}
+    assert loss_of(metrics) == 1.0
+    assert probes_of(metrics) == {"knn": 0.1}
+    assert loss_of({"gloss": 1.0}) is None
+
+
+def test_duration() -> None:
+    assert duration(72.4) == "0:01:12"

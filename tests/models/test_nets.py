@@ -1,0 +1,182 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from unisono.models.nets import build_seeded, copy_weights, freeze, get_state, load_state, state_view, update_ema
+
+
+def small_net() -> nn.ModuleDict:
+    torch_net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    torch_net.register_buffer("scratch", torch.zeros(3), persistent=False)
+    return nn.ModuleDict({"backbone": torch_net, "head": nn.Linear(2, 3)})
+
+
+NAMES = {
+    "backbone.0.weight",
+    "backbone.0.bias",
+    "backbone.1.weight",
+    "backbone.1.bias",
+    "backbone.1.running_mean",
+    "backbone.1.running_var",
+    "head.weight",
+    "head.bias",
+}
+
+
+def test_a_state_is_parameters_and_persistent_float_buffers():
+    assert get_state(small_net()).keys() == state_view(small_net()).keys() == NAMES
+
+
+def test_a_state_is_a_copy_and_a_view_is_not():
+    net = small_net()
+    state, view = get_state(net), state_view(net)
+    with torch.no_grad():
+        net["head"].bias.fill_(7)
+        net["backbone"][1].running_mean.fill_(3)
+    assert torch.equal(view["head.bias"], torch.full((3,), 7.0))
+    assert torch.equal(view["backbone.1.running_mean"], torch.full((2,), 3.0))
+    assert not torch.equal(state["head.bias"], view["head.bias"])
+    assert not any(tensor.requires_grad for tensor in (*state.values(), *view.values()))
+
+
+def test_states_are_contiguous_whatever_the_module_is():
+    net = nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
+    assert not net.weight.is_contiguous()
+    assert all(tensor.is_contiguous() for tensor in get_state(net).values())
+
+
+def test_tied_weights_are_stated_once():
+    net = nn.ModuleDict({"encoder": nn.Linear(3, 3), "decoder": nn.Linear(3, 3)})
+    net["decoder"].weight = net["encoder"].weight
+    assert state_view(net).keys() == {"encoder.weight", "encoder.bias", "decoder.bias"}
+
+
+def test_loading_fills_the_module_in_place():
+    net, other = small_net(), small_net()
+    other["backbone"][1].running_var.fill_(5)
+    addresses = {name: tensor.data_ptr() for name, tensor in state_view(net).items()}
+    load_state(net, get_state(other))
+    assert {name: tensor.data_ptr() for name, tensor in state_view(net).items()} == addresses
+    for name, tensor in state_view(net).items():
+        assert torch.equal(tensor, state_view(other)[name])
+    assert net["head"].weight.requires_grad
+
+
+def test_loading_does_not_alias_what_was_loaded():
+    net, state = small_net(), get_state(small_net())
+    load_state(net, state)
+    with torch.no_grad():
+        net["head"].bias.add_(1)
+    assert not torch.equal(state["head.bias"], net["head"].bias)
+
+
+def test_loading_into_the_middle_of_training_keeps_autograd_sound():
+    net = nn.Linear(2, 1, bias=False)
+    loss = net(torch.ones(1, 2)).square().sum()
+    load_state(net, {"weight": torch.zeros(1, 2)})
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("head.bias"), r"lacks the tensor 'head.bias' of shape \(3,\)"),
+        (lambda state: state.update({"head.weight": torch.zeros(3)}), r"'head.weight' must have shape \(3, 2\), got \(3,\)"),
+        (lambda state: state.update(extra=torch.zeros(1)), "'extra' that the module does not know"),
+    ],
+)
+def test_loading_is_strict(change, message):
+    net = small_net()
+    before = get_state(net)
+    state = {name: torch.ones_like(tensor) for name, tensor in before.items()}
+    change(state)
+    with pytest.raises(ValueError, match=message):
+        load_state(net, state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state_view(net).items()), "nothing may be half loaded"
+
+
+def test_a_net_without_tensors():
+    load_state(nn.ReLU(), {})
+    update_ema(nn.ReLU(), nn.ReLU(), 0.9)
+    assert get_state(nn.ReLU()) == {}
+
+
+def test_copy_weights():
+    source, destination = small_net(), small_net()
+    source["backbone"][1].running_mean.fill_(4)
+    copy_weights(source, destination)
+    assert all(torch.equal(tensor, state_view(source)[name]) for name, tensor in state_view(destination).items())
+    with pytest.raises(ValueError, match="backbone"):
+        copy_weights(nn.Linear(2, 3), destination)
+
+
+def test_ema_by_hand():
+    """0.9 * 10 + 0.1 * 20 = 11, for weights and BatchNorm statistics alike; the count of batches stays."""
+    target, online = small_net(), small_net()
+    for net, value in ((target, 10.0), (online, 20.0)):
+        for tensor in state_view(net).values():
+            tensor.fill_(value)
+    online["backbone"][1].num_batches_tracked.fill_(5)
+    update_ema(target, online, 0.9)
+    assert all(torch.allclose(tensor, torch.tensor(11.0)) for tensor in state_view(target).values())
+    assert all(torch.equal(tensor, torch.full_like(tensor, 20.0)) for tensor in state_view(online).values())
+    assert target["backbone"][1].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+def test_ema_at_its_ends(momentum):
+    target, online = small_net(), small_net()
+    expected = get_state(target if momentum else online)
+    update_ema(target, online, momentum)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in state_view(target).items())
+
+
+@given(st.floats(0, 1), st.floats(-100, 100), st.floats(-100, 100))
+def test_ema_stays_between_both(momentum, first, second):
+    target, online = nn.Linear(1, 1), nn.Linear(1, 1)
+    for net, value in ((target, first), (online, second)):
+        nn.init.constant_(net.weight, value)
+    update_ema(target, online, momentum)
+    assert target.weight.item() == pytest.approx(momentum * first + (1 - momentum) * second, abs=1e-4)
+
+
+def test_ema_of_unlike_nets():
+    with pytest.raises(ValueError, match="only one of target and online has the tensor 'bias'"):
+        update_ema(nn.Linear(2, 2, bias=False), nn.Linear(2, 2), 0.9)
+
+
+def test_ema_needs_no_gradients_and_leaves_the_graph_alone():
+    online = nn.Linear(2, 2)
+    target = freeze(copy.deepcopy(online))
+    loss = online(torch.ones(1, 2)).square().sum()
+    update_ema(target, online, 0.5)
+    loss.backward()
+    assert target.weight.grad is None
+
+
+def test_freeze_keeps_the_mode():
+    net = small_net().train()
+    assert freeze(net) is net
+    assert net.training
+    assert not any(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_build_seeded_depends_on_the_seed_alone():
+    torch.manual_seed(1)
+    first = get_state(build_seeded(small_net, 7))
+    torch.manual_seed(2)
+    torch.rand(3)
+    again, other = get_state(build_seeded(small_net, 7)), get_state(build_seeded(small_net, 8))
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
+    assert not torch.equal(first["head.weight"], other["head.weight"])
+
+
+def test_build_seeded_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    build_seeded(small_net, 2**63 - 1)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,77 @@
+"""A federation small enough for tests: six clients, one of them with a single sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from unisono.config import Config, resolve
+from unisono.core.config import merge
+from unisono.core.method import Method, Setting, methods
+from unisono.engines.embedded import EmbeddedEngine, EngineConfig
+from unisono.engines.lanes import Workshop
+from unisono.federation.client_store import ClientStore
+from unisono.federation.postprocess import Postprocessor
+from unisono.federation.rounds import Federation, Observer, State
+from unisono.federation.worker import Clients
+
+SIZES = (9, 7, 1, 12, 4, 2)
+INPUT_SHAPE = (1, 8, 8)
+NUM_CLASSES = 3
+
+
+def tiny_config(method: str, over: dict[str, Any] | None = None) -> Config:
+    tree = {
+        "method": {"name": method},
+        "model": {"backbone": "resnet18", "width": 0.125},
+        "training": {"batch_size": 4, "local_epochs": 1},
+        "federation": {"rounds": 3},
+        "cohort": {"size": 4},
+        "consent": {"allow_raw_representations": True, "share_data": True},
+    }
+    narrow = {name: 16 for name in methods[method].Config.model_fields if name.endswith("_dim")}
+    return resolve(merge(merge(tree, {"method": narrow}), over or {}))
+
+
+def tiny_clients(labels: bool, sizes: Sequence[int] = SIZES) -> Clients:
+    generator = torch.Generator().manual_seed(1)
+    samples = torch.randint(0, 256, (sum(sizes), *INPUT_SHAPE), dtype=torch.uint8, generator=generator)
+    classes = torch.randint(0, NUM_CLASSES, (sum(sizes),), generator=generator)
+    return Clients(samples, torch.arange(sum(sizes)).split(list(sizes)), classes if labels else None)
+
+
+def tiny_method(config: Config, num_clients: int = len(SIZES)) -> Method:
+    setting = Setting(INPUT_SHAPE, (0.5,), (0.25,), NUM_CLASSES, num_clients, config.federation.rounds, config.method_sections)
+    return config.method_class(config.method, setting)
+
+
+class TinyFederation:
+    """A method on the embedded engine with random images."""
+
+    def __init__(
+        self, method: str, workers: int = 0, seed: int = 0, over: dict[str, Any] | None = None, clients: Clients | None = None
+    ) -> None:
+        self.config = tiny_config(method, over)
+        self.clients = clients or tiny_clients(self.config.method_class.needs_labels)
+        self.method = tiny_method(self.config, len(self.clients))
+        postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
+        self.workshop = Workshop(self.method, self.clients, postprocessor, self.config.aggregation)
+        self.engine = EmbeddedEngine(self.workshop, EngineConfig(workers=workers, device="cpu"))
+        self.store = ClientStore()
+        self.federation = Federation(self.method, self.engine, self.store, self.config.federation_sections, seed)
+
+    def run(self, state: State | None = None, until: int | None = None, observers: Sequence[Observer] = ()) -> State:
+        try:
+            return self.federation.run(state or self.federation.start(), observers, until)
+        finally:
+            self.engine.close()
+
+
+def same_bits(first: State, second: State) -> bool:
+    """Whether two server states are equal, bit for bit."""
+    if first.round != second.round or first.server.scalars != second.server.scalars:
+        return False
+    pairs = [(first.server.flatten(), second.server.flatten()), (first.optimizer.flatten(), second.optimizer.flatten())]
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
