@@ -16,6 +16,7 @@ from unisono.data.datasets import Dataset, load_dataset
 from unisono.data.partition import Partition, make_partition
 from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
+from unisono.engines.devices import resolve_devices
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.engines.lanes import Workshop
 from unisono.evaluation.probes import ProbeData, check_probes
@@ -25,6 +26,7 @@ from unisono.federation.rounds import Federation, Observer, State
 from unisono.federation.whitelist import check_consent
 from unisono.federation.worker import Clients
 from unisono.loaded import LoadedRun
+from unisono.models.nets import build_seeded
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
@@ -60,8 +62,10 @@ class Experiment:
         if method_class.needs_labels and dataset.labels is None:
             raise UserError(f"method {config.method_name!r} needs labels, and data.dataset {config.data.dataset!r} has none.")
         method = method_class(config.method, setting)
+        build_seeded(method.build, 0)  # a backbone that does not fit the data is better noticed now than in a half-made run
         check_consent(method.shares, config.consent)
         _check_privacy(config)
+        resolve_devices(config.engine.device)
         config.cohort.expected_size(len(partition.indices))
         check_probes(config.evaluation, has_labels=dataset.labels is not None, num_test_samples=len(dataset.test_samples))
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
@@ -140,7 +144,8 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = (), on_note: Any
             on_note(f"{error}: falling back to the one before.")
             continue
         directory.cut_logs(checkpoint.log_lengths)
-        on_note(f"Continuing after round {round} of {config.federation.rounds}.")
+        done = round >= config.federation.rounds
+        on_note("The run is finished already." if done else f"Continuing after round {round} of {config.federation.rounds}.")
         return _execute(experiment, directory, checkpoint.state, store, observers)
     directory.cut_logs({})
     on_note("There is no checkpoint yet: starting from the beginning.")

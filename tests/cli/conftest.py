@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,11 @@ import pytest
 
 from unisono.cli.main import main
 
-SMALL = ("digits-smoke", "--workers", "0", "--rounds", "2", "--set", "evaluation.probe_every=1")
+SMALL = (
+    "digits-smoke", "--workers", "0", "--rounds", "2", "--set", "evaluation.probe_every=1",
+    "--set", "data.limit=160", "--set", "data.test_limit=50",
+)  # fmt: skip
+"""Half a second of training in this process."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ def unisono(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     """Runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
 
     def call(*arguments: object) -> Result:
         with pytest.raises(SystemExit) as end:
@@ -60,4 +66,5 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def demo(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run, as runs/demo of the current directory."""
-    return Path(shutil.copytree(finished, tmp_path / "runs" / "demo"))
+    shutil.copytree(finished, tmp_path / "runs" / "demo")
+    return Path("runs") / "demo"

@@ -106,7 +106,7 @@ def test_updates_are_not_changed() -> None:
 def test_updates_that_do_not_fit_are_refused_whole(other: dict[str, Tensor]) -> None:
     fold = fold_of([update(0, 1, net=[1.0, 2.0], statistics=[1.0])])
     before = pickle.dumps(fold)
-    with pytest.raises(ValueError, match="net/[vw] has shape .*, but other clients sent"):
+    with pytest.raises(ValueError, match=r"net/[vw] has shape .*, but other clients sent"):
         fold.add(Update(1, 1.0, Payload({"statistics": {"w": torch.ones(1)}, "net": other})))
     assert pickle.dumps(fold) == before
     with pytest.raises(ValueError, match="but other clients sent"):

@@ -78,7 +78,7 @@ def test_states_beyond_the_limit_go_to_disk_oldest_first(tmp_path: Path) -> None
     """Each state has 100 bytes, so two of them fit."""
     store = ClientStore(250, tmp_path)
     for client in (5, 1, 3):
-        store.stage(client, state(client))
+        store.stage(client, state(float(client)))
         store.commit(client)
     assert [path.name for path in tmp_path.iterdir()] == ["5.state"]
     assert list(store) == [1, 3, 5]
@@ -109,7 +109,7 @@ def test_spilled_states_keep_every_bit(tmp_path: Path) -> None:
 def test_restore_puts_back_state_and_version() -> None:
     store = ClientStore()
     for client in range(3):
-        store.restore(client, state(client), 10 + client)
+        store.restore(client, state(float(client)), 10 + client)
     store.rollback()
     assert [(client, store.version(client), value_of(store.get(client))) for client in store] == [
         (0, 10, 0.0),

@@ -27,19 +27,14 @@ COMPRESSIONS = [
 def postprocessor(
     clip_norm: float | None = None, noise: float = 0.0, compression: CompressionConfig | None = None
 ) -> Postprocessor:
-    return Postprocessor(
-        PrivacyConfig(clip_norm=clip_norm, noise_multiplier=noise), compression or CompressionConfig(), SHARES
-    )
+    return Postprocessor(PrivacyConfig(clip_norm=clip_norm, noise_multiplier=noise), compression or CompressionConfig(), SHARES)
 
 
 def random_payload(seed: int, scale: float = 1.0, groups: tuple[str, ...] = ("net", "other", "centroids")) -> Payload:
     generator = torch.Generator().manual_seed(seed)
     shapes = {"w": (4, 5), "b": (3,), "s": ()}
     return Payload(
-        {
-            group: {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-            for group in groups
-        }
+        {group: {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()} for group in groups}
     )
 
 
@@ -115,7 +110,9 @@ def test_what_is_clipped_is_the_joint_difference_to_what_was_received() -> None:
     sent = {name: tensor for name, tensor in encoded.payload.tensors() if not name.startswith("centroids")}
     assert norm_of(sent) == pytest.approx(0.5, rel=1e-5)
     decoded = short.decode(encoded, received).payload
-    moved = {f"{group}/{name}": tensor for group in ("net", "other") for name, tensor in difference(decoded, received, group).items()}
+    moved = {
+        f"{group}/{name}": tensor for group in ("net", "other") for name, tensor in difference(decoded, received, group).items()
+    }
     assert norm_of(moved) == pytest.approx(0.5, rel=1e-4)
 
 

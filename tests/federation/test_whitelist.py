@@ -12,7 +12,11 @@ RECEIVED = Payload({"net": {"w": torch.zeros(2, 3), "b": torch.zeros(3)}, "centr
 
 
 def good_groups() -> dict[str, dict[str, torch.Tensor]]:
-    return {"net": {"w": torch.ones(2, 3), "b": torch.ones(3)}, "sums": {"x": torch.ones(1)}, "centroids": {"w": torch.ones(9, 2)}}
+    return {
+        "net": {"w": torch.ones(2, 3), "b": torch.ones(3)},
+        "sums": {"x": torch.ones(1)},
+        "centroids": {"w": torch.ones(9, 2)},
+    }
 
 
 def check(groups: dict[str, dict[str, torch.Tensor]], **fields: object) -> None:

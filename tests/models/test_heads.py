@@ -44,7 +44,7 @@ def test_group_norm_trains_on_a_batch_of_one():
 
 @pytest.mark.parametrize("arguments", [{"dims": (4,)}, {"dims": (4, 4), "norm": None, "last_norm": True}])
 def test_refuses_nonsense(arguments):
-    with pytest.raises(ValueError, match="an input and an output|needs a norm"):
+    with pytest.raises(ValueError, match=r"an input and an output|needs a norm"):
         mlp(**arguments)
 
 

@@ -76,7 +76,7 @@ def test_loading_does_not_alias_what_was_loaded():
 
 def test_loading_into_the_middle_of_training_keeps_autograd_sound():
     net = nn.Linear(2, 1, bias=False)
-    loss = net(torch.ones(1, 2)).square().sum()
+    loss = net(torch.ones(1, 2, requires_grad=True)).square().sum()
     load_state(net, {"weight": torch.zeros(1, 2)})
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

@@ -33,7 +33,7 @@ def bench(
 
     The table gives images per second of local training on fashion-mini with 1, 2, ... worker processes.
 
-    Example: unisono bench --width 0.0625 --steps 2 --rounds 1
+    Example: unisono bench --width 0.125 --steps 2 --rounds 1
     """
     import json as json_format
 

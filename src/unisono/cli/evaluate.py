@@ -2,19 +2,123 @@
 
 from __future__ import annotations
 
+import json as json_format
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unisono.cli import options
+from unisono.cli.tables import decimal, make_console, make_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The probes of one run's last state.
+
+    Args:
+        path: the run directory.
+        settings: all that decides about the run besides its seed, for comparison.
+        seed: the run's.
+        round: how many rounds the state has seen.
+        probes: results by name.
+    """
+
+    path: Path
+    settings: str
+    seed: int
+    round: int
+    probes: Mapping[str, float]
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", hidden=True)],
+    probes: Annotated[
+        list[str] | None,
+        typer.Option("--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, unsupervised; repeatable."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Probe.
+    """Probe the last state of finished or stopped runs.
 
-    Example: unisono evaluate runs/demo
+    RUN is a run directory. Probes look at all test samples. Runs that differ in their seeds alone are shown as mean and
+    standard deviation.
+
+    Example: unisono evaluate runs/demo --probe linear --probe knn
     """
+    results = [_evaluate(path, probes) for path in runs]
+    groups: dict[str, list[Evaluated]] = {}
+    for result in results:
+        groups.setdefault(result.settings, []).append(result)
+    if json:
+        print(json_format.dumps({"runs": list(map(_as_json, results)), "groups": list(map(_group_as_json, groups.values()))}))
+    else:
+        make_console().print(_table({_label(group): _cells(group) for group in groups.values()}))
+
+
+def _evaluate(path: Path, probes: Sequence[str] | None) -> Evaluated:
+    from unisono.config import resolve
+    from unisono.core.config import merge
+    from unisono.experiment import Experiment
+    from unisono.loaded import load
+
+    loaded = load(path)
+    tree = loaded.directory.config_tree
+    chosen = merge(tree, {"evaluation": {"probes": list(probes)}}) if probes else tree
+    values = Experiment.prepare(resolve(chosen)).probe()(loaded.server, loaded.round)
+    same = {table: content for table, content in tree.items() if table not in ("recipe", "run", "engine", "evaluation")}
+    return Evaluated(path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values)
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The standard deviation over seeds, as of a sample; None for a single one."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _columns(group: Sequence[Evaluated]) -> dict[str, list[float]]:
+    """The values of every probe over the runs of a group."""
+    return {name: [result.probes[name] for result in group] for name in group[0].probes}
+
+
+def _label(group: Sequence[Evaluated]) -> str:
+    name = group[0].path.resolve().name
+    return name if len(group) == 1 else f"{name} and {len(group) - 1} more"
+
+
+def _cells(group: Sequence[Evaluated]) -> dict[str, str]:
+    cells = {}
+    for name, values in _columns(group).items():
+        deviation = spread(values)
+        cells[name] = decimal(statistics.mean(values)) + ("" if deviation is None else f" ± {decimal(deviation)}")
+    return cells
+
+
+def _table(cells: Mapping[str, Mapping[str, str]]) -> Table:
+    """Runs down and probes across, or the other way round where there are more probes than runs."""
+    labels = list(cells)
+    names = list(dict.fromkeys(name for row in cells.values() for name in row))
+    if len(labels) >= len(names):
+        rows = [[label, *(cells[label].get(name, "") for name in names)] for label in labels]
+        return make_table(["run", *names], rows, right=names)
+    rows = [[name, *(cells[label].get(name, "") for label in labels)] for name in names]
+    return make_table(["probe", *labels], rows, right=labels)
+
+
+def _as_json(result: Evaluated) -> dict[str, Any]:
+    return {"run": str(result.path), "seed": result.seed, "rounds": result.round, "probes": dict(result.probes)}
+
+
+def _group_as_json(group: Sequence[Evaluated]) -> dict[str, Any]:
+    columns = _columns(group)
+    return {
+        "runs": [str(result.path) for result in group],
+        "seeds": [result.seed for result in group],
+        "mean": {name: statistics.mean(values) for name, values in columns.items()},
+        "std": {name: spread(values) for name, values in columns.items()},
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json as json_format
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,15 +50,16 @@ def _recipes() -> dict[str, str]:
 def _registered(kind: Kind) -> dict[str, str]:
     """Names and first lines of docstrings."""
     from unisono.core.method import methods
+    from unisono.core.registry import Registry
     from unisono.data.datasets import datasets
     from unisono.data.partition import partitioners
     from unisono.models.backbones import backbones
 
-    registries = {
+    registries: dict[Kind, Registry[Any]] = {
         Kind.methods: methods,
         Kind.datasets: datasets,
         Kind.backbones: backbones,
         Kind.partitioners: partitioners,
     }
     registry = registries[kind]
-    return {name: (inspect.getdoc(registry[name]) or "").partition("\n")[0] for name in registry}
+    return {name: (inspect.getdoc(registry[name]) or "").partition("\n")[0].replace("``", "'") for name in registry}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -30,18 +31,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich help takes twice as long to appear
 )
-for name, command in {
-    "run": run,
-    "resume": resume,
-    "show": show,
-    "evaluate": evaluate,
-    "embed": embed,
-    "export": export,
-    "partition": partition,
-    "list": list_names,
-    "bench": bench,
-}.items():
-    app.command(name, no_args_is_help=name not in ("bench", "partition"))(command)
+app.command("run", no_args_is_help=True)(run)
+app.command("resume", no_args_is_help=True)(resume)
+app.command("show", no_args_is_help=True)(show)
+app.command("evaluate", no_args_is_help=True)(evaluate)
+app.command("embed", no_args_is_help=True)(embed)
+app.command("export", no_args_is_help=True)(export)
+app.command("partition")(partition)
+app.command("list", no_args_is_help=True)(list_names)
+app.command("bench")(bench)
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,7 +56,7 @@ def top(
 ) -> None:
     """Learn encoders and clusters from unlabelled data that stays with its owners.
 
-    Example: unisono run digits-smoke
+    Example: unisono list recipes
     """
 
 
@@ -72,4 +70,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Libraries warn about their own affairs; worker processes that are not forked read the variable.
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
+        logging.disable(logging.WARNING)
     app(args=None if arguments is None else [*arguments], prog_name="unisono")

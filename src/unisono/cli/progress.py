@@ -26,11 +26,14 @@ class Progress(Observer):
     Args:
         config: the run's.
         console: where it is shown.
+        redrawn: whether bars are drawn again and again in one place; None: in a terminal.
     """
 
-    def __init__(self, config: Config, console: Console) -> None:
+    def __init__(self, config: Config, console: Console, redrawn: bool | None = None) -> None:
         self.meter = Meter(config.federation.rounds, config.training)
         self._console = console
+        # FORCE_COLOR makes rich take a file for a terminal, but control characters do not belong there.
+        self._redrawn = console.is_interactive and console.file.isatty() if redrawn is None else redrawn
         self._live: Live | None = None
 
     def __enter__(self) -> Progress:
@@ -43,7 +46,7 @@ class Progress(Observer):
     def on_round_start(self, round: int, num_clients: int) -> None:
         self.meter.start_round(round, num_clients)
         # Only now, for workers have been forked by now and are better forked without the thread that redraws.
-        if self._live is None and self._console.is_terminal:
+        if self._live is None and self._redrawn:
             self._live = Live(
                 console=self._console,
                 get_renderable=self._bars,

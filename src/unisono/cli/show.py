@@ -58,12 +58,14 @@ def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str
     data, split, model, training = tree["data"], tree["partition"], tree["model"], tree["training"]
     down, up = (sum(entry[key] for entry in metrics) for key in ("bytes_down", "bytes_up"))
     alpha = f", alpha {split['alpha']:g}" if split["scheme"].startswith("dirichlet") else ""
-    local = f"{training['local_steps']} steps" if "local_steps" in training else f"{training['local_epochs']} epochs"
+    local = (
+        _plural(training["local_steps"], "step") if "local_steps" in training else _plural(training["local_epochs"], "epoch")
+    )
     facts = {
         "recipe": tree.get("recipe", {}).get("title", ""),
         "method": tree["method"]["name"],
         "data set": data["dataset"] + (f" in {data['path']}" if "path" in data else ""),
-        "split": f"{split['num_clients']} clients by {split['scheme']}{alpha}",
+        "split": f"{split['num_clients']} clients by {split['scheme']}{alpha}" if split["scheme"] != "natural" else "natural",
         "model": f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm",
         "training": f"{local} per round, batches of {training['batch_size']}, "
         f"{training['optimizer']} at {training['learning_rate']:g}",
@@ -72,6 +74,10 @@ def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str
         "failures": f"{len(failures)}, the last: {_failure(failures[-1])}" if failures else "none",
     }
     return make_table(["", " "], [[name, text] for name, text in facts.items() if text], heads=False)
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _failure(entry: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ def make_console() -> Console:
     """The terminal, or a file without colours and control characters."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False)
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
 
 
 def make_table(

@@ -121,6 +121,10 @@ class Method(ABC):
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         """The server's next state. ``aggregate.means`` has passed through the server optimiser already."""
 
+    def server_metrics(self, server: Payload) -> Mapping[str, float]:
+        """Numbers of the server's state that are logged every round."""
+        return {}
+
     @abstractmethod
     def encoder(self, server: Payload) -> nn.Module:
         """Samples to features, in eval mode: what probes and users get."""

@@ -41,7 +41,9 @@ def embed(
     return torch.cat(features)
 
 
-def assign(assigner: nn.Module, samples: Tensor, device: torch.device | str = "cpu", batch_size: int = 512) -> tuple[Tensor, int]:
+def assign(
+    assigner: nn.Module, samples: Tensor, device: torch.device | str = "cpu", batch_size: int = 512
+) -> tuple[Tensor, int]:
     """The cluster of every sample, shape (num_samples,), and the number of clusters.
 
     Args:

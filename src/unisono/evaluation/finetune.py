@@ -1,7 +1,8 @@
 """Semi-supervised probe: the whole network fine-tuned with a small part of the labels.
 
 The recipe is that of Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (2020), B.5: SGD with
-Nesterov momentum 0.9, no weight decay. It uses "random cropping with random left-to-right flipping"; here samples stay as they are.
+Nesterov momentum 0.9, no weight decay, 30 epochs for 10% of the labels. They crop and flip at random; here samples stay as they
+are. Their learning rate is 0.05 x batch size / 256; here it is 0.05, as an epoch of 1% of a small data set is a step or two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def finetune(
     test_labels: Tensor,
     fraction: float,
     generator: torch.Generator,
-    epochs: int = 60,
+    epochs: int = 30,
     learning_rate: float = 0.05,
     batch_size: int = 64,
     device: torch.device | str = "cpu",
@@ -63,10 +64,10 @@ def finetune(
             for batch in order.tensor_split(math.ceil(len(order) / batch_size)):
                 optimizer.zero_grad()
                 scores = network(as_float(samples[batch].to(device)))
-                F.cross_entropy(scores, targets[batch]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(scores, targets[batch]).backward()
                 optimizer.step()
     predictions = classes[embed(network, test_samples, device).argmax(dim=1)]
-    return (predictions == test_labels).double().mean().item()
+    return float((predictions == test_labels).double().mean())
 
 
 def label_subset(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,7 @@
-"""Weighted k-nearest-neighbour probe (Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", 2018)."""
+"""Weighted k-nearest-neighbour probe.
+
+Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination" (2018).
+"""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def fit_logistic_regression(
         max_iterations: where it ends otherwise.
     """
     from scipy.optimize import minimize
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     classes, targets = torch.unique(y, return_inverse=True)
     num_samples, num_classes = len(x), len(classes)
@@ -170,7 +170,7 @@ def fit_linear_sgd(
     for batch in islice(_batches(len(x), batch_size, generator), num_steps):
         optimizer.zero_grad()
         loss = F.cross_entropy(x[batch] @ weight + bias, targets[batch])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
     return LinearClassifier(weight.detach(), bias.detach(), classes)

@@ -1,8 +1,8 @@
 """Scores that need no labels: Align, Unif and their sum, which tunes hyper-parameters, and the stability of clusters.
 
-Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering" (2022), Eq. 5, after Wang & Isola,
-"Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere" (2020). With the signs
-of Eq. 5, higher is better for all of them. Each function looks at one client; the mean over clients is the caller's.
+Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering" (2022), Eq. 5, after Wang and
+Isola, "Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere" (2020). With the
+signs of Eq. 5, higher is better for all of them. Each function looks at one client; the mean over clients is the caller's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def uniformity(z: Tensor, tau: float = 0.2) -> float:
     """
     z = F.normalize(z, dim=1)
     chunk_size = max(1, CHUNK_ENTRIES // len(z))
-    log_sums = sum((part @ z.T / tau).logsumexp(dim=1).double().sum().item() for part in z.split(chunk_size))
+    log_sums = math.fsum(float((part @ z.T / tau).logsumexp(dim=1).double().sum()) for part in z.split(chunk_size))
     return math.log(len(z)) - log_sums / len(z)
 
 

@@ -210,6 +210,7 @@ class Federation:
             optimized = Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
             server = self.method.server_step(server, optimized, phase_ctx)
             _add_metrics(record, phase, phases, aggregate.metrics)
+        record.metrics.update(self.method.server_metrics(server))
         return State(state.round + 1, server, optimizer)
 
     def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context) -> list[int]:

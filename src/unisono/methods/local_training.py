@@ -28,6 +28,8 @@ from unisono.models.nets import build_seeded, get_state, load_state
 
 Terms = Mapping[str, Tensor]
 """Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
+Loss = Callable[["Batch", torch.Generator], Terms]
+"""The terms of a batch; all randomness comes from the generator."""
 
 
 class TrainingConfig(Section):
@@ -86,7 +88,7 @@ def batches(data: ClientData, training: TrainingConfig, generator: torch.Generat
 
 def train_locally(
     parameters: list[nn.Parameter],
-    loss: Callable[[Batch, torch.Generator], Terms],
+    loss: Loss,
     data: ClientData,
     training: TrainingConfig,
     ctx: Context,
@@ -184,12 +186,16 @@ class LocalTraining(Method):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
+        return self.train(nets, received, data, ctx, lambda batch, generator: self.loss(nets, batch, generator)), local
+
+    def train(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context, loss: Loss) -> Update:
+        """Loads what was received, trains on a loss, and shares the networks of ``network_names``."""
         for name in self.network_names:
             load_state(nets[name], received.groups[name])
         nets.train()
         metrics = train_locally(
             [parameter for parameter in nets.parameters() if parameter.requires_grad],
-            lambda batch, generator: self.loss(nets, batch, generator),
+            loss,
             data,
             self.training,
             ctx,
@@ -198,7 +204,7 @@ class LocalTraining(Method):
             after_step=lambda: self.after_step(nets, ctx),
         )
         shared = Payload({name: get_state(nets[name]) for name in self.network_names})
-        return Update(ctx.client_id, float(len(data)), shared, metrics), local
+        return Update(ctx.client_id, float(len(data)), shared, metrics)
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         return server.with_groups(**aggregate.means)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +58,8 @@ class Checkpoints:
         """The rounds that can be restored, ascending."""
         if not self._directory.is_dir():
             return []
-        return sorted(int(path.name.removeprefix("round-")) for path in self._directory.glob("round-*") if path.is_dir())
+        numbers = (path.name.removeprefix("round-") for path in self._directory.glob("round-*") if path.is_dir())
+        return sorted(int(number) for number in numbers if number.isdigit())
 
     def save(self, state: State, store: ClientStore, log_lengths: Mapping[str, int]) -> None:
         """Writes a checkpoint and removes the oldest beyond ``keep``."""
@@ -73,7 +73,7 @@ class Checkpoints:
                 remove_tree(target)
                 temporary.rename(target)
                 sync_directory(self._directory)
-            except OSError:
+            except BaseException:
                 remove_tree(temporary)
                 raise
         for round in self.rounds()[: -self._keep]:
@@ -83,26 +83,24 @@ class Checkpoints:
         """Restores one checkpoint, client states into ``store``; DamagedError if anything in it is not as it was written."""
         directory = self._path(round)
         try:
-            manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-            contents = {name: _verified(directory / name, *size_and_sum) for name, size_and_sum in manifest["files"].items()}
-            server = payload_from_safetensors(contents.pop("server.safetensors"))
-            optimizer = payload_from_safetensors(contents.pop("optimizer.safetensors"))
-            clients = {name: payload_from_safetensors(content) for name, content in contents.items()}
-            state = State(manifest["round"], server, optimizer)
-            versions = {int(client): version for client, version in manifest["clients"].items()}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            manifest = _manifest(directory)
+            payloads = {name: _payload(directory, manifest, name) for name in manifest["files"]}
+            state = State(manifest["round"], payloads["server.safetensors"], payloads["optimizer.safetensors"])
+            clients = {int(client): payloads[_client_file(int(client))] for client in manifest["clients"]}
+            checkpoint = Checkpoint(state, manifest["logs"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DamagedError(f"checkpoint {directory.name} is damaged ({error})") from error
-        for client_id, version in versions.items():
-            store.restore(client_id, clients[_client_file(client_id)], version)
-        return Checkpoint(state, manifest["logs"])
+        for client_id, payload in clients.items():
+            store.restore(client_id, payload, manifest["clients"][str(client_id)])
+        return checkpoint
 
     def server_at(self, round: int) -> Payload:
         """The server's payload alone."""
-        path = self._path(round) / "server.safetensors"
+        directory = self._path(round)
         try:
-            return payload_from_safetensors(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise DamagedError(f"checkpoint {path.parent.name} is damaged ({error})") from error
+            return _payload(directory, _manifest(directory), "server.safetensors")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DamagedError(f"checkpoint {directory.name} is damaged ({error})") from error
 
     def _write(self, directory: Path, state: State, store: ClientStore, log_lengths: Mapping[str, int]) -> None:
         files: dict[str, tuple[int, int]] = {}
@@ -120,6 +118,7 @@ class Checkpoints:
             versions[str(client_id)] = version
         manifest = {"round": state.round, "files": files, "clients": versions, "logs": dict(log_lengths)}
         write_and_sync(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
+        sync_directory(directory / "clients")
         sync_directory(directory)
 
     def _previous_manifest(self, before: int) -> tuple[Path, dict[str, Any]] | None:
@@ -129,8 +128,8 @@ class Checkpoints:
         """
         for round in reversed([round for round in self.rounds() if round < before]):
             try:
-                return self._path(round), json.loads((self._path(round) / MANIFEST).read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                return self._path(round), _manifest(self._path(round))
+            except (OSError, ValueError, LookupError, TypeError):
                 continue
         return None
 
@@ -147,13 +146,25 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
+        write_and_sync(target, source.read_bytes())
 
 
 def _write_sum(path: Path, payload: Payload) -> tuple[int, int]:
     content = payload_to_safetensors(payload)
     write_and_sync(path, content)
     return len(content), zlib.crc32(content)
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    if directory.name != f"round-{manifest['round']:06d}":
+        raise ValueError(f"{MANIFEST} is that of round {manifest['round']}")
+    return manifest
+
+
+def _payload(directory: Path, manifest: dict[str, Any], name: str) -> Payload:
+    size, checksum = manifest["files"][name]
+    return payload_from_safetensors(_verified(directory / name, size, checksum))
 
 
 def _verified(path: Path, size: int, checksum: int) -> bytes:

@@ -71,11 +71,13 @@ class RunDirectory:
     def lock(self) -> None:
         """Keeps a second process from writing into the same run; released when the process ends."""
         with explained(self.path):
-            self._lock = (self.path / ".lock").open("wb")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"Another process is working in {self.path}: wait for it or stop it.") from error
+            lock = (self.path / ".lock").open("wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                lock.close()
+                raise UserError(f"Another process is working in {self.path}: wait for it or stop it.") from error
+        self._lock = lock
 
     @property
     def in_use(self) -> bool:
@@ -92,6 +94,8 @@ class RunDirectory:
     def unlock(self) -> None:
         """Lets others write."""
         if self._lock is not None:
+            # Closing alone would leave the lock with processes that were forked meanwhile.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._lock.close()
             self._lock = None
 

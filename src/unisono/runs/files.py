@@ -35,7 +35,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             write_and_sync(temporary, content)
             temporary.replace(path)
             sync_directory(path.parent)
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
@@ -63,7 +63,7 @@ def remove_tree(path: Path) -> None:
 
 
 def payload_to_safetensors(payload: Payload) -> bytes:
-    """A payload as a safetensors file, its scalars as metadata."""
+    """A payload as a safetensors file; metadata holds its scalars, its groups, and its order, because the format sorts."""
     from safetensors.torch import save
 
     seen: set[int] = set()
@@ -73,7 +73,9 @@ def payload_to_safetensors(payload: Payload) -> bytes:
         storage = tensor.untyped_storage().data_ptr()
         tensors[name] = tensor.detach().clone().contiguous() if storage in seen else tensor.detach().contiguous()
         seen.add(storage)
-    return bytes(save(tensors, metadata={"scalars": json.dumps(dict(payload.scalars))}))
+    # One entry, because the order of several is random, and the same payload should give the same bytes.
+    described = {"scalars": dict(payload.scalars), "groups": list(payload.groups), "tensors": list(tensors)}
+    return bytes(save(tensors, metadata={"payload": json.dumps(described)}))
 
 
 def payload_from_safetensors(content: bytes) -> Payload:
@@ -84,9 +86,11 @@ def payload_from_safetensors(content: bytes) -> Payload:
     try:
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"not a safetensors file: {error}") from error
-    return Payload.unflatten(tensors, json.loads(header.get("__metadata__", {}).get("scalars", "{}")))
+        described = json.loads(header.get("__metadata__", {}).get("payload", "{}"))
+        ordered = {name: tensors[name] for name in described.get("tensors", tensors)}
+        return Payload.unflatten(ordered, described.get("scalars"), described.get("groups", ()))
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a payload in a safetensors file: {error}") from error
 
 
 class JsonLines:

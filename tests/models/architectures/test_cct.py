@@ -55,11 +55,11 @@ def test_sequence_pooling_is_a_weighted_mean_of_tokens():
 
 
 def test_positions_matter():
-    """Without a positional embedding, sequence pooling would not notice swapped halves of a blurred image."""
-    backbone = make("cct-2-3x2", (1, 32, 32))
-    image = torch.zeros(1, 1, 32, 32)
-    image[..., 8:10, 8:10] = 1
-    moved = image.roll(16, dims=2)
+    """A dot that moves by whole tokens, away from the border, is noticed through the positional embedding alone."""
+    backbone = make("cct-2-3x2", (1, 64, 64))
+    image = torch.zeros(1, 1, 64, 64)
+    image[..., 24:26, 24:26] = 1
+    moved = image.roll(8, dims=2)
     assert not torch.allclose(backbone(image), backbone(moved), atol=1e-4)
     torch.nn.init.zeros_(backbone.trunk.positions)
     assert torch.allclose(backbone(image), backbone(moved), atol=1e-4)

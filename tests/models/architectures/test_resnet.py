@@ -20,7 +20,7 @@ def count(module: nn.Module) -> int:
 
 @pytest.mark.parametrize(
     ("name", "norm", "stem", "shape"),
-    itertools.product(["resnet18", "resnet34", "resnet50"], ["batch", "group"], ["3x3", "imagenet"], SHAPES),
+    list(itertools.product(["resnet18", "resnet34", "resnet50"], ["batch", "group"], ["3x3", "imagenet"], SHAPES)),
 )
 def test_features_have_the_promised_shape(name, norm, stem, shape):
     backbone = make(name, shape, norm=norm, stem=stem, width=1 / 16)
@@ -80,6 +80,14 @@ def test_in_place_operations_keep_the_gradient_right(norm):
     backbone = make("resnet18", (1, 8, 8), norm=norm, width=1 / 32).double()
     images = torch.rand(3, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.autograd.gradcheck(backbone, images.requires_grad_(), fast_mode=True, atol=1e-4)
+
+
+def test_shortcut_is_a_strided_convolution():
+    """Written as pooling and an unstrided convolution, because a strided one crashes: see ``_shortcut``."""
+    shortcut = make("resnet18", (3, 16, 16), width=0.25).trunk.stages[1][0].shortcut
+    x = torch.randn(2, 16, 7, 8)
+    expected = nn.functional.conv2d(x, shortcut[1].weight, stride=2)
+    assert torch.allclose(shortcut[:2](x), expected, atol=1e-6)
 
 
 def test_groupnorm_treats_samples_alone_and_memory_format_does_not_matter():

@@ -1,0 +1,317 @@
+"""The probes of a run: which ones, on what samples, and the numbers they give.
+
+Every probe looks at all test samples and at the state it is given, never at the best of several. Subsets and views are drawn
+from the run's seed alone, so that two rounds, or two runs of one seed, differ by their encoders and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.client_data import as_float
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+from unisono.evaluation.clusters import ari, cluster_balance, clustering_accuracy, nmi, silhouette
+from unisono.evaluation.features import assign, embed
+from unisono.evaluation.finetune import finetune
+from unisono.evaluation.knn import knn_probe
+from unisono.evaluation.linear import linear_probe, linear_probe_sgd
+from unisono.evaluation.unsupervised import align, uniformity
+
+ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "unsupervised"]
+Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+
+NEED_LABELS: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10")
+FRACTIONS: dict[ProbeName, float] = {"finetune-1": 0.01, "finetune-10": 0.1}
+
+
+class EvaluationConfig(Section):
+    """The table ``[evaluation]``: when and how the encoder is looked at."""
+
+    probe_every: int = Field(5, ge=0, description="Rounds between probes; 0 probes at the end only.")
+    probes: tuple[ProbeName, ...] | None = Field(
+        None,
+        description="Which probes; unset: linear and knn with labels, unsupervised without, clusters if the method has any.",
+    )
+    max_train_samples: int | None = Field(
+        None, ge=1, description="Most training samples that the probes with labels learn from, the same number of each class."
+    )
+    batch_size: int = Field(512, ge=1, description="Samples per forward pass.")
+    linear_l2: float = Field(0.01, gt=0, description="linear: weight of |W|^2 / 2 beside the mean cross-entropy.")
+    sgd_steps: int = Field(1000, ge=1, description="linear-sgd: steps.")
+    sgd_batch_size: int = Field(256, ge=1, description="linear-sgd: samples per step.")
+    sgd_learning_rate: float = Field(0.1, gt=0, description="linear-sgd: learning rate of the first step.")
+    knn_neighbors: int = Field(200, ge=1, description="knn: number of neighbours.")
+    knn_temperature: float = Field(0.1, gt=0, description="knn: a neighbour's weight is exp(cosine / temperature).")
+    finetune_epochs: int = Field(30, ge=1, description="finetune-1 and finetune-10: passes over the labelled part.")
+    finetune_batch_size: int = Field(64, ge=2, description="finetune-1 and finetune-10: samples per step.")
+    finetune_learning_rate: float = Field(0.05, gt=0, description="finetune-1 and finetune-10: learning rate.")
+    max_client_samples: int = Field(512, ge=1, description="unsupervised: most samples of each client to look at.")
+    uniformity_weight: float = Field(0.2, ge=0, description="unsupervised: weight of Unif beside Align in the score.")
+    uniformity_tau: float = Field(0.2, gt=0, description="unsupervised: tau of Unif.")
+
+
+@dataclass(frozen=True)
+class ProbeData:
+    """What probes look at.
+
+    Args:
+        train_samples: the federation's samples, as for ``embed``.
+        train_labels: shape (num_train,), -1 where hidden; None where there are none.
+        test_samples: held out, as for ``embed``; may be empty.
+        test_labels: shape (num_test,); None where there are none.
+    """
+
+    train_samples: Tensor
+    train_labels: Tensor | None
+    test_samples: Tensor
+    test_labels: Tensor | None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether both splits have labels that may be seen, which probes with labels need."""
+        return self.train_labels is not None and self.test_labels is not None and bool((self.train_labels >= 0).any())
+
+
+def chosen_probes(config: EvaluationConfig, has_labels: bool, has_assigner: bool) -> tuple[ProbeName, ...]:
+    """The probes of the config, or those that suit the data and the method where it names none."""
+    if config.probes is not None:
+        return config.probes
+    probes: tuple[ProbeName, ...] = ("linear", "knn") if has_labels else ("unsupervised",)
+    return (*probes, "clusters") if has_assigner else probes
+
+
+def check_probes(
+    config: EvaluationConfig,
+    has_labels: bool,
+    *,
+    num_train_samples: int = 1,
+    num_test_samples: int = 1,
+    has_assigner: bool = True,
+    has_views: bool = True,
+) -> None:
+    """Nothing, or a UserError that says which probe cannot run and what to do; for use before a run starts.
+
+    Args:
+        config: the table.
+        has_labels: whether training and test samples have labels.
+        num_train_samples: how many training samples there are.
+        num_test_samples: how many test samples there are.
+        has_assigner: whether the method assigns clusters.
+        has_views: whether augmented views can be made.
+    """
+    for name in chosen_probes(config, has_labels, has_assigner):
+        if name in NEED_LABELS and not has_labels:
+            raise UserError(
+                f"evaluation.probes asks for {name!r}, which needs labels, but the data set has none: "
+                'leave evaluation.probes unset or set it to ["unsupervised"].'
+            )
+        if name in NEED_LABELS and num_test_samples == 0:
+            raise UserError(
+                f"evaluation.probes: {name!r} needs test samples, but the test split is empty: "
+                'give the data set a test split or set evaluation.probes to ["unsupervised"].'
+            )
+        if num_train_samples == 0:
+            raise UserError(f"evaluation.probes: {name!r} needs training samples, but there are none: give the data set some.")
+        if name == "clusters" and not has_assigner:
+            raise UserError(
+                "evaluation.probes asks for 'clusters', but the method assigns none: leave it out or choose one that does."
+            )
+        if name == "unsupervised" and not has_views:
+            raise UserError(
+                "evaluation.probes: 'unsupervised' compares augmented views, but there are none for this data: "
+                "configure views or choose other probes."
+            )
+
+
+def run_probes(
+    config: EvaluationConfig,
+    encoder: nn.Module,
+    assigner: nn.Module | None,
+    data: ProbeData,
+    ctx: Context,
+    views: Views | None,
+    device: torch.device | str = "cpu",
+    client_indices: Sequence[Tensor] | None = None,
+) -> dict[str, float]:
+    """The probes' numbers by name; accuracies are in [0, 1].
+
+    ``linear``, ``linear-sgd``, ``knn``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``: ``cluster-balance`` and
+    ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test samples (on the training
+    samples where there is no test split). ``unsupervised``: ``align``, ``uniformity`` and ``score``, means over clients; as in
+    Eq. 5 of the Orchestra paper, Align compares each sample with an augmentation of it, and Unif looks at plain samples.
+
+    Args:
+        config: the table.
+        encoder: samples to features.
+        assigner: samples to cluster scores, shape (batch, num_clusters); None where the method does not cluster.
+        data: samples and labels.
+        ctx: its seed decides about every draw.
+        views: two augmented views of float samples.
+        device: where networks run.
+        client_indices: each client's rows of the training samples; None takes all samples as one client's.
+    """
+    train_labels, test_labels = data.train_labels, data.test_labels
+    check_probes(
+        config,
+        data.has_labels,
+        num_train_samples=len(data.train_samples),
+        num_test_samples=len(data.test_samples),
+        has_assigner=assigner is not None,
+        has_views=views is not None,
+    )
+    probes = chosen_probes(config, data.has_labels, assigner is not None)
+    seeded = Context(ctx.seed)
+    client_rows = _client_rows(config, data, client_indices, seeded) if "unsupervised" in probes else []
+    label_rows = torch.empty(0, dtype=torch.long)
+    if train_labels is not None and set(probes) & set(NEED_LABELS):
+        visible = (train_labels >= 0).nonzero().flatten()
+        label_rows = visible[class_balanced(train_labels[visible], config.max_train_samples, seeded.rng("probe-train"))]
+    features = _Features(encoder, data, torch.cat([label_rows, *client_rows]).unique(), device, config.batch_size)
+
+    numbers: dict[str, float] = {}
+    if train_labels is not None and test_labels is not None:
+        for name in (name for name in probes if name in NEED_LABELS):
+            numbers[name] = _with_labels(name, config, features, label_rows, train_labels[label_rows], test_labels, seeded)
+    if "clusters" in probes and assigner is not None:
+        numbers |= _clusters(config, features, assigner, test_labels, seeded)
+    if "unsupervised" in probes and views is not None:
+        numbers |= _unsupervised(config, features, client_rows, views, seeded)
+    return numbers
+
+
+def class_balanced(labels: Tensor, max_samples: int | None, generator: torch.Generator) -> Tensor:
+    """Sorted positions of at most max_samples samples, as near to the same number of each class as the classes allow.
+
+    Args:
+        labels: shape (num_samples,).
+        max_samples: None for all.
+        generator: draws them.
+    """
+    if max_samples is None or len(labels) <= max_samples:
+        return torch.arange(len(labels))
+    order = torch.randperm(len(labels), generator=generator)
+    # The first of each class, then the second of each, and so on.
+    turns = torch.empty_like(order)
+    for label in labels.unique():
+        members = (labels[order] == label).nonzero().flatten()
+        turns[members] = torch.arange(len(members))
+    return order[turns.argsort(stable=True)[:max_samples]].sort().values
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Features of the training rows that probes ask for, and of the test samples, embedded at the first use."""
+
+    encoder: nn.Module
+    data: ProbeData
+    rows: Tensor
+    device: torch.device | str
+    batch_size: int
+
+    def of(self, samples: Tensor) -> Tensor:
+        features = embed(self.encoder, samples, self.device, self.batch_size)
+        if not features.isfinite().all():
+            raise UserError("The encoder's features are not finite, so training has diverged: lower the learning rate.")
+        return features
+
+    @cached_property
+    def test(self) -> Tensor:
+        return self.of(self.data.test_samples)
+
+    @cached_property
+    def _train(self) -> Tensor:
+        samples = self.data.train_samples
+        return self.of(samples if len(self.rows) == len(samples) else samples[self.rows])
+
+    def train(self, rows: Tensor) -> Tensor:
+        return self._train[torch.searchsorted(self.rows, rows)]
+
+
+def _with_labels(
+    name: ProbeName,
+    config: EvaluationConfig,
+    features: _Features,
+    rows: Tensor,
+    labels: Tensor,
+    test_labels: Tensor,
+    ctx: Context,
+) -> float:
+    """The test accuracy of one probe that learns from labels."""
+    data, generator = features.data, ctx.rng(f"probe-{name}")
+    if name in FRACTIONS:
+        return finetune(
+            features.encoder,
+            features.of(data.train_samples[rows[:1]]).shape[1],
+            data.train_samples[rows],
+            labels,
+            data.test_samples,
+            test_labels,
+            FRACTIONS[name],
+            generator,
+            config.finetune_epochs,
+            config.finetune_learning_rate,
+            config.finetune_batch_size,
+            features.device,
+        )
+    splits = (features.train(rows), labels, features.test, test_labels)
+    if name == "linear":
+        return linear_probe(*splits, l2=config.linear_l2)
+    if name == "linear-sgd":
+        return linear_probe_sgd(*splits, generator, config.sgd_steps, config.sgd_batch_size, config.sgd_learning_rate)
+    return knn_probe(*splits, k=config.knn_neighbors, temperature=config.knn_temperature)
+
+
+def _clusters(
+    config: EvaluationConfig, features: _Features, assigner: nn.Module, test_labels: Tensor | None, ctx: Context
+) -> dict[str, float]:
+    """What can be said about the clusters with the labels there are."""
+    has_test = len(features.data.test_samples) > 0
+    samples = features.data.test_samples if has_test else features.data.train_samples
+    clusters, num_clusters = assign(assigner, samples, features.device, config.batch_size)
+    numbers = {
+        "cluster-balance": cluster_balance(clusters, num_clusters),
+        "silhouette": silhouette(features.test if has_test else features.of(samples), clusters, ctx.rng("probe-silhouette")),
+    }
+    if has_test and test_labels is not None:
+        numbers["cluster-accuracy"] = clustering_accuracy(test_labels, clusters)
+        numbers["nmi"] = nmi(test_labels, clusters)
+        numbers["ari"] = ari(test_labels, clusters)
+    return numbers
+
+
+def _unsupervised(
+    config: EvaluationConfig, features: _Features, client_rows: Sequence[Tensor], views: Views, ctx: Context
+) -> dict[str, float]:
+    """Align, Unif and their weighted sum, means over clients."""
+    generator = ctx.rng("probe-views")
+    aligns, uniformities = [], []
+    for rows in client_rows:
+        z = features.train(rows)
+        view, _ = views(as_float(features.data.train_samples[rows]), generator)
+        aligns.append(align(z, features.of(view)))
+        uniformities.append(uniformity(z, config.uniformity_tau))
+    mean_align, mean_uniformity = sum(aligns) / len(aligns), sum(uniformities) / len(uniformities)
+    score = mean_align + config.uniformity_weight * mean_uniformity
+    return {"align": mean_align, "uniformity": mean_uniformity, "score": score}
+
+
+def _client_rows(
+    config: EvaluationConfig, data: ProbeData, client_indices: Sequence[Tensor] | None, ctx: Context
+) -> list[Tensor]:
+    """The training rows of each client that has any, at most ``max_client_samples`` of them."""
+    clients = [torch.arange(len(data.train_samples))] if client_indices is None else client_indices
+    generator = ctx.rng("probe-clients")
+    return [
+        rows[torch.randperm(len(rows), generator=generator)[: config.max_client_samples]].sort().values
+        for rows in clients
+        if len(rows) > 0
+    ]

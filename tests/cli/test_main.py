@@ -1,0 +1,82 @@
+"""Help, version, and every example that the help texts give."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer.main
+
+from tests.cli.conftest import Command
+from unisono import __version__
+from unisono.cli.main import app
+
+EXAMPLE = re.compile(r"Example: unisono (.+)")
+COMMANDS = {"": app.registered_callback and app.registered_callback.callback} | {
+    command.name: command.callback for command in app.registered_commands
+}
+
+
+def example_of(name: str | None) -> list[str]:
+    callback = COMMANDS[name]
+    match = EXAMPLE.search((callback and callback.__doc__) or "")
+    assert match, f"unisono {name} --help has no example"
+    return shlex.split(match.group(1))
+
+
+def test_version(unisono: Command) -> None:
+    assert unisono("--version").out == f"unisono {__version__}\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from unisono.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(sorted({'torch', 'sklearn', 'pydantic', 'numpy', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "Commands:" in done.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name])
+def test_help_fits_a_narrow_terminal_and_shows_the_example(unisono: Command, name: str) -> None:
+    result = unisono(name, "--help")
+    assert result.code == 0
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert f"Example: unisono {shlex.join(example_of(name))}" in result.out
+    assert "\\[" not in result.out
+
+
+def test_summaries_are_not_cut(unisono: Command) -> None:
+    assert "..." not in unisono("--help").out.partition("Commands:")[2]
+
+
+def test_examples(unisono: Command, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "samples.npz", x=generator.integers(0, 256, (5, 8, 8), dtype=np.uint8))
+    # The example of `run` makes the run that the others look at.
+    for name in sorted(COMMANDS, key=lambda name: name != "run"):
+        result = unisono(*example_of(name))
+        assert result.code == 0, (name, result)
+        assert result.err == "", name
+    for file in ("split.png", "features.npz", "encoder.onnx", "encoder.md", "runs/demo/status.json"):
+        assert (tmp_path / file).is_file(), file
+
+
+def test_every_command_is_in_the_help(unisono: Command) -> None:
+    names = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    listed = {line.split()[0] for line in unisono("--help").out.partition("Commands:")[2].splitlines() if line.strip()}
+    assert listed == names
+
+
+def test_no_such_option_is_a_usage_error(unisono: Command) -> None:
+    result = unisono("run", "simclr", "--nonsense")
+    assert result.code == 2
+    assert "No such option" in result.err
+    assert "Traceback" not in result.err

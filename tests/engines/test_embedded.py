@@ -1,0 +1,232 @@
+"""The embedded engine: lanes, dead workers, late clients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tiny import SIZES, TinyFederation, same_bits
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.errors import ClientError, UserError
+from unisono.core.payload import Payload, Update
+from unisono.engines.devices import resolve_devices, threads
+from unisono.engines.embedded import EmbeddedEngine, EngineConfig
+from unisono.federation.rounds import Observer
+from unisono.federation.worker import Report
+from unisono.methods.simclr import SimCLR
+
+EVERYONE = {"cohort": {"size": len(SIZES)}}
+TOLERANT = {"federation": {"strict": False}, **EVERYONE}
+
+
+class KillWorkers(Observer):
+    """Kills all workers once, after the first client of the run has answered."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+        self.killed: list[int] = []
+        self.clients: list[int] = []
+
+    def on_client(self, phase: str, report: Report) -> None:
+        self.clients.append(report.client_id)
+        if not self.killed:
+            self.killed = list(self.engine.worker_pids)
+            for pid in self.killed:
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_killed_workers_are_replaced_and_their_lanes_redone() -> None:
+    expected = TinyFederation("simclr", over=EVERYONE).run()
+    tiny = TinyFederation("simclr", workers=2, over=EVERYONE)
+    killer = KillWorkers(tiny.engine)
+    assert same_bits(tiny.run(observers=[killer]), expected)
+    assert len(killer.killed) == 2
+    assert sorted(killer.clients) == sorted(list(range(len(SIZES))) * 3), "each client is told of once per round"
+
+
+def test_idle_workers_that_die_are_replaced() -> None:
+    expected = TinyFederation("simclr").run()
+    tiny = TinyFederation("simclr", workers=2)
+    state = tiny.federation.run_round(tiny.federation.start())
+    for pid in tiny.engine.worker_pids:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(0.1)
+    assert same_bits(tiny.run(state), expected)
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    """A parent that is killed cannot clean up; its workers notice the closed pipe."""
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        tiny = TinyFederation("simclr", workers=2)
+        tiny.federation.run_round(tiny.federation.start())
+        os.write(writer, " ".join(map(str, tiny.engine.worker_pids)).encode() + b"\n")
+        signal.pause()
+    pids = [int(pid) for pid in os.read(reader, 1000).split()]
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 30
+    while any(_is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(pids) == 2
+    assert not any(_is_running(pid) for pid in pids)
+
+
+class Deadly(SimCLR):
+    """Client 3 kills the process it runs in."""
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        if ctx.client_id == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().client_step(nets, received, local, data, ctx)
+
+
+def test_a_client_that_keeps_killing_its_worker_is_left_out() -> None:
+    tiny = _with_method(TinyFederation("simclr", workers=2, over=TOLERANT), Deadly)
+    outcome = []
+    tiny.federation.run(tiny.federation.start(), [_Failures(outcome)], until=1)
+    tiny.engine.close()
+    assert [failure.client_id for failure in outcome] == [3]
+    assert "died" in outcome[0].reason
+
+
+def test_a_client_that_keeps_killing_its_worker_stops_a_strict_run() -> None:
+    tiny = _with_method(TinyFederation("simclr", workers=1, over=EVERYONE), Deadly)
+    with pytest.raises(ClientError, match="round 0, phase train, client 3: its worker process died"):
+        tiny.run(until=1)
+
+
+class Slow(SimCLR):
+    """Client 0 hangs."""
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        if ctx.client_id == 0:
+            time.sleep(600)
+        return super().client_step(nets, received, local, data, ctx)
+
+
+def test_a_client_that_hangs_is_left_out_after_its_timeout() -> None:
+    tiny = _with_method(TinyFederation("simclr", workers=2, over=TOLERANT), Slow)
+    tiny.engine._timeout = 3.0
+    outcome: list[ClientError] = []
+    tiny.federation.run(tiny.federation.start(), [_Failures(outcome)], until=1)
+    tiny.engine.close()
+    assert [failure.client_id for failure in outcome] == [0]
+    assert outcome[0].reason == "no answer within 3 s"
+
+
+class Broken(SimCLR):
+    """Client 1 answers what its group says: raises, NaN, an undeclared group, or a wrong shape."""
+
+    fault = "raise"
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        update, local = super().client_step(nets, received, local, data, ctx)
+        if ctx.client_id != 1:
+            return update, local
+        if self.fault == "raise":
+            raise ZeroDivisionError("no luck")
+        name = next(iter(update.payload.groups["projector"]))
+        tensors = dict(update.payload.groups["projector"])
+        tensors[name] = torch.full_like(tensors[name], torch.nan) if self.fault == "nan" else torch.zeros(1)
+        groups = {"secret": {"x": data.batch(torch.arange(1))}} if self.fault == "secret" else {"projector": tensors}
+        return Update(1, 1.0, update.payload.with_groups(**groups)), local
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("raise", "ZeroDivisionError: no luck"),
+        ("nan", "not finite"),
+        ("shape", "has shape"),
+        ("secret", "group 'secret' is not in the method's shares"),
+    ],
+)
+def test_bad_answers_are_recorded_and_left_out(workers: int, fault: str, reason: str) -> None:
+    kind = type("Broken", (Broken,), {"fault": fault})
+    tiny = _with_method(TinyFederation("simclr", workers=workers, over=TOLERANT), kind)
+    outcome: list[ClientError] = []
+    state = tiny.federation.run(tiny.federation.start(), [_Failures(outcome)], until=1)
+    tiny.engine.close()
+    assert state.round == 1
+    assert [(failure.round, failure.phase, failure.client_id) for failure in outcome] == [(0, "train", 1)]
+    assert reason in outcome[0].reason
+    assert "client_step" in outcome[0].details or fault != "raise"
+
+
+def test_a_growing_broadcast_gets_more_room() -> None:
+    tiny = TinyFederation("simclr", workers=1)
+    broadcast = tiny.method.broadcast(tiny.federation.start().server, Context(0))
+    tiny.engine.open(broadcast)
+    first = tiny.engine.worker_pids
+    tiny.engine.open(broadcast.with_groups(extra={"x": torch.zeros(10**6)}))
+    second = tiny.engine.worker_pids
+    tiny.engine.close()
+    assert first != second
+
+
+def test_devices_are_checked() -> None:
+    assert resolve_devices("cpu") == [torch.device("cpu")]
+    with pytest.raises(UserError, match=r"engine.device must be auto, cpu, cuda, cuda:INDEX or mps, got 'gpu'"):
+        resolve_devices("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="no cuda device"):
+            resolve_devices("cuda:0")
+        assert resolve_devices("auto")[0].type in ("cpu", "mps")
+
+
+def test_threads_are_restored() -> None:
+    before = torch.get_num_threads()
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_workers_default_to_the_cores_of_the_process() -> None:
+    tiny = TinyFederation("simclr")
+    assert EmbeddedEngine(tiny.workshop, EngineConfig()).num_workers == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_precision_and_memory_format_train(precision: str, channels_last: bool) -> None:
+    over = {"training": {"precision": precision, "channels_last": channels_last}}
+    state = TinyFederation("simclr", over=over).run(until=1)
+    assert all(tensor.dtype == torch.float32 for _, tensor in state.server.tensors())
+    assert all(bool(torch.isfinite(tensor).all()) for _, tensor in state.server.tensors())
+
+
+class _Failures(Observer):
+    def __init__(self, found: list[ClientError]) -> None:
+        self.found = found
+
+    def on_failure(self, failure: ClientError) -> None:
+        self.found.append(failure)
+
+
+def _with_method(tiny: TinyFederation, kind: type[SimCLR]) -> TinyFederation:
+    """The same federation with another class of method."""
+    tiny.method.__class__ = kind
+    return tiny
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

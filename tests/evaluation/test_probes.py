@@ -1,0 +1,189 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from unisono.core.config import make_section
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+from unisono.evaluation.clusters import clustering_accuracy
+from unisono.evaluation.knn import knn_probe
+from unisono.evaluation.linear import linear_probe
+from unisono.evaluation.probes import (
+    EvaluationConfig,
+    ProbeData,
+    check_probes,
+    chosen_probes,
+    class_balanced,
+    run_probes,
+)
+from unisono.evaluation.unsupervised import align, uniformity
+
+
+class Counting(nn.Module):
+    """Flattens, and counts the samples it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_seen = 0
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_seen += len(x)
+        return x.flatten(1) * self.scale
+
+
+def series(num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (num_samples,), generator=generator)
+    return (torch.eye(3)[labels] + 0.6 * torch.randn(num_samples, 3, generator=generator)).unsqueeze(1), labels
+
+
+def views(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return x + 0.1 * torch.randn(x.shape, generator=generator), torch.full_like(x, torch.nan)
+
+
+@pytest.fixture
+def data() -> ProbeData:
+    return ProbeData(*series(90, 0), *series(60, 1))
+
+
+def config(**values: object) -> EvaluationConfig:
+    return make_section(EvaluationConfig, values, "evaluation")
+
+
+def without_labels(data: ProbeData) -> ProbeData:
+    return ProbeData(data.train_samples, None, data.test_samples, None)
+
+
+def test_every_probe_gives_its_numbers(data):
+    probes = ["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "unsupervised"]
+    table = config(probes=probes, sgd_steps=50, finetune_epochs=2, knn_neighbors=20)
+    numbers = run_probes(table, Counting(), nn.Flatten(), data, Context(0), views)
+    labelled = {*probes} - {"clusters", "unsupervised"}
+    clusters = {"cluster-accuracy", "nmi", "ari", "cluster-balance", "silhouette"}
+    assert set(numbers) == labelled | clusters | {"align", "uniformity", "score"}
+    train_x, test_x = data.train_samples.flatten(1), data.test_samples.flatten(1)
+    splits = (train_x, data.train_labels, test_x, data.test_labels)
+    assert numbers["linear"] == linear_probe(*splits)
+    assert numbers["knn"] == knn_probe(*splits, k=20)
+    assert numbers["cluster-accuracy"] == clustering_accuracy(data.test_labels, test_x.argmax(1))
+    assert all(0 <= numbers[name] <= 1 for name in labelled)
+
+
+def test_features_are_embedded_once(data):
+    encoder = Counting()
+    run_probes(config(probes=["linear", "linear-sgd", "knn"], sgd_steps=1), encoder, None, data, Context(0), None)
+    assert encoder.num_seen == 90 + 60
+    encoder = Counting()
+    run_probes(config(probes=["linear", "unsupervised"]), encoder, None, data, Context(0), views)
+    assert encoder.num_seen == 90 + 60 + 90
+
+
+def test_numbers_depend_on_the_seed_alone_and_the_encoder_stays(data):
+    table = config(probes=["linear-sgd", "finetune-10", "unsupervised"], sgd_steps=5, finetune_epochs=1, max_train_samples=40)
+    encoder = Counting().train()
+    numbers = run_probes(table, encoder, None, data, Context(3, round=1), views)
+    assert encoder.training
+    assert encoder.scale.item() == 1.0
+    assert run_probes(table, encoder, None, data, Context(3, round=9, phase="probe"), views) == numbers
+    assert run_probes(table, encoder, None, data, Context(4, round=1), views) != numbers
+
+
+def test_unsupervised_scores_are_means_over_clients_of_equation_5(data):
+    clients = [torch.arange(0, 10), torch.arange(50, 90), torch.empty(0, dtype=torch.long), torch.tensor([20])]
+    table = config(probes=["unsupervised"], uniformity_weight=0.5)
+    numbers = run_probes(table, Counting(), None, without_labels(data), Context(0), views, client_indices=clients)
+    generator = Context(0).rng("probe-views")
+    aligns, uniformities = [], []
+    for rows in (clients[0], clients[1], clients[3]):
+        x = data.train_samples[rows]
+        aligns.append(align(x.flatten(1), views(x, generator)[0].flatten(1)))
+        uniformities.append(uniformity(x.flatten(1)))
+    assert numbers["align"] == pytest.approx(sum(aligns) / 3)
+    assert numbers["uniformity"] == pytest.approx(sum(uniformities) / 3)
+    assert numbers["score"] == pytest.approx(numbers["align"] + 0.5 * numbers["uniformity"])
+
+
+def test_no_more_samples_of_a_client_than_allowed(data):
+    encoder = Counting()
+    table = config(probes=["unsupervised"], max_client_samples=7)
+    run_probes(table, encoder, None, data, Context(0), views, client_indices=[torch.arange(50), torch.arange(85, 90)])
+    assert encoder.num_seen == 2 * (7 + 5)
+
+
+def test_defaults_suit_what_there_is(data):
+    assert chosen_probes(config(), has_labels=True, has_assigner=False) == ("linear", "knn")
+    assert set(run_probes(config(), Counting(), None, data, Context(0), None)) == {"linear", "knn"}
+    unlabelled = run_probes(config(), Counting(), nn.Flatten(), without_labels(data), Context(0), views)
+    assert set(unlabelled) == {"align", "uniformity", "score", "cluster-balance", "silhouette"}
+
+
+def test_without_a_test_split_clusters_are_those_of_the_training_samples(data):
+    bare = ProbeData(data.train_samples, None, data.test_samples[:0], None)
+    numbers = run_probes(config(), Counting(), nn.Flatten(), bare, Context(0), views)
+    on_train = ProbeData(data.train_samples, None, data.train_samples, None)
+    assert numbers == run_probes(config(), Counting(), nn.Flatten(), on_train, Context(0), views)
+
+
+def test_hidden_labels_are_not_learnt_from(data):
+    hidden = data.train_labels.clone()
+    hidden[30:] = -1
+    partly = ProbeData(data.train_samples, hidden, data.test_samples, data.test_labels)
+    few = ProbeData(data.train_samples[:30], data.train_labels[:30], data.test_samples, data.test_labels)
+    assert run_probes(config(), Counting(), None, partly, Context(0), None) == run_probes(
+        config(), Counting(), None, few, Context(0), None
+    )
+    none = ProbeData(data.train_samples, torch.full_like(hidden, -1), data.test_samples, data.test_labels)
+    assert "align" in run_probes(config(), Counting(), None, none, Context(0), views)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear-sgd", "knn", "finetune-1", "finetune-10"])
+def test_labels_asked_for_and_missing(data, name):
+    with pytest.raises(UserError, match=rf"evaluation\.probes asks for '{name}', which needs labels"):
+        check_probes(config(probes=[name]), has_labels=False)
+    with pytest.raises(UserError, match="needs labels"):
+        run_probes(config(probes=[name]), Counting(), None, without_labels(data), Context(0), views)
+
+
+def test_what_else_is_missing_is_named():
+    with pytest.raises(UserError, match="test split is empty"):
+        check_probes(config(), has_labels=True, num_test_samples=0)
+    with pytest.raises(UserError, match="needs training samples"):
+        check_probes(config(), has_labels=False, num_train_samples=0)
+    with pytest.raises(UserError, match="'clusters', but the method assigns none"):
+        check_probes(config(probes=["clusters"]), has_labels=True, has_assigner=False)
+    with pytest.raises(UserError, match="compares augmented views"):
+        check_probes(config(probes=["unsupervised"]), has_labels=True, has_views=False)
+    check_probes(config(), has_labels=False, num_test_samples=0)
+
+
+def test_unknown_probes_list_the_known_ones():
+    with pytest.raises(UserError, match=r"evaluation\.probes\.0 must be .*'linear-sgd'.*got 'lineal'"):
+        config(probes=["lineal"])
+
+
+def test_features_that_are_not_finite_are_named(data):
+    class Diverged(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1) / 0
+
+    with pytest.raises(UserError, match="not finite"):
+        run_probes(config(), Diverged(), None, data, Context(0), None)
+
+
+@given(
+    labels=st.lists(st.sampled_from([0, 0, 0, 1, 2, 2]), min_size=1, max_size=50),
+    max_samples=st.integers(1, 60),
+    seed=st.integers(0, 100),
+)
+def test_the_cap_takes_from_the_largest_classes_only(labels, max_samples, seed):
+    """No class loses a sample while another that lost none, or less, is more than one larger in the result."""
+    labels = torch.tensor(labels)
+    part = class_balanced(labels, max_samples, torch.Generator().manual_seed(seed))
+    assert len(part.unique()) == len(part) == min(max_samples, len(labels))
+    kept = {int(label): int((labels[part] == label).sum()) for label in labels.unique()}
+    for label, count in kept.items():
+        if count < int((labels == label).sum()):
+            assert count >= max(kept.values()) - 1

@@ -1,0 +1,147 @@
+"""A method whose every number can be worked out by hand, and an engine that runs it in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import ClientError
+from unisono.core.method import Method, Phase, Setting
+from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
+from unisono.federation.aggregate import Fold
+from unisono.federation.client_store import ClientStore
+from unisono.federation.rounds import Federation, FederationSections, Observer, Outcome, RoundRecord, State, Work
+from unisono.federation.worker import Clients, Report, answer, prepare_nets
+
+
+class Counting(Method):
+    """Clients add ``client_id + 1`` to the server's number; each counts its turns in its local state."""
+
+    def __init__(self, phases: Sequence[Phase] = (Phase("train"),), num_clients: int = 4, route: bool = False) -> None:
+        super().__init__(Section(), Setting((1,), (0.0,), (1.0,), None, num_clients, 10))
+        self._phases = phases
+        self._routes = route
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return {"number": Share(Reduce.MEAN), "turns": Share(Reduce.STACK)}
+
+    def phases(self, round: int) -> Sequence[Phase]:
+        return self._phases
+
+    def build(self) -> nn.ModuleDict:
+        return nn.ModuleDict()
+
+    def init_server(self, ctx: Context) -> Payload:
+        return Payload({"number": {"x": torch.zeros(2)}}, {"steps": 0})
+
+    def broadcast(self, server: Payload, ctx: Context) -> Payload:
+        return Payload({"number": server.groups["number"]})
+
+    def route(self, server: Payload, ctx: Context) -> Payload:
+        return Payload({"own": {"id": torch.tensor(ctx.client_id)}}) if self._routes else Payload()
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        turns = int(local.scalars.get("turns", 0)) + 1
+        if self._routes:
+            assert int(received.groups["own"]["id"]) == ctx.client_id
+        groups = {
+            "number": {"x": received.groups["number"]["x"] + ctx.client_id + 1},
+            "turns": {"n": torch.tensor([turns])},
+        }
+        update = Update(ctx.client_id, float(len(data)), Payload(groups), {"own": float(ctx.client_id)})
+        return update, Payload(scalars={"turns": turns})
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        steps = int(server.scalars["steps"]) + 1
+        return server.with_groups(**aggregate.means).with_scalars(
+            steps=steps, last=f"{ctx.round}/{ctx.phase}", turns=str([int(t["n"]) for _, t in aggregate.stacks["turns"]])
+        )
+
+    def encoder(self, server: Payload) -> nn.Module:
+        return nn.Identity()
+
+
+class InPlace:
+    """Runs clients one after the other; ``fails`` picks those that raise, by (number of the exchange, client)."""
+
+    def __init__(
+        self,
+        federation: Federation | None,
+        sizes: Sequence[int],
+        fails: Callable[[int, int], bool] = lambda exchange, client: False,
+    ) -> None:
+        self.federation = federation
+        self._clients = Clients(torch.zeros(sum(sizes), 1), torch.arange(sum(sizes)).split(list(sizes)), None)
+        self._fails = fails
+        self.asked: list[Work] = []
+
+    @property
+    def num_clients(self) -> int:
+        return len(self._clients)
+
+    def exchange(self, work: Work, observers: Sequence[Observer]) -> Outcome:
+        assert self.federation is not None
+        method, postprocessor = self.federation.method, self.federation.postprocessor
+        outcome = Outcome(Fold(method.shares, self.federation.sections.aggregation))
+        nets = prepare_nets(method, torch.device("cpu"))
+        number = len(self.asked)
+        self.asked.append(work)
+        for client in work.clients:
+            ctx = work.ctx.at(client_id=client)
+            if self._fails(number, client):
+                outcome.failures.append(ClientError(ctx.round, ctx.phase, client, "told to fail"))
+                continue
+            received = work.broadcast.merge(work.routed.get(client, Payload()))
+            local = work.locals.get(client, Payload())
+            done = answer(method, nets, received, local, self._clients.data_of(client, ctx.device), ctx, postprocessor)
+            outcome.fold.add(postprocessor.decode(done.update, received))
+            outcome.locals[client] = done.local
+            outcome.reports.append(done.report)
+            for observer in observers:
+                observer.on_client(ctx.phase, done.report)
+        return outcome
+
+
+class Diary(Observer):
+    """Notes every call."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.records: list[RoundRecord] = []
+        self.states: list[State] = []
+
+    def on_round_start(self, round: int, num_clients: int) -> None:
+        self.lines.append(f"start {round} {num_clients}")
+
+    def on_client(self, phase: str, report: Report) -> None:
+        self.lines.append(f"{phase} {report.client_id}")
+
+    def on_failure(self, failure: ClientError) -> None:
+        self.lines.append(f"failure {failure.client_id}")
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        self.lines.append(f"end {record.round}")
+        self.records.append(record)
+        self.states.append(state)
+
+
+def make_federation(
+    method: Method,
+    sizes: Sequence[int],
+    sections: FederationSections,
+    fails: Callable[[int, int], bool] = lambda exchange, client: False,
+    seed: int = 0,
+) -> tuple[Federation, InPlace]:
+    """A federation of this method with clients of these sizes."""
+    engine = InPlace(None, sizes, fails)
+    federation = Federation(method, engine, ClientStore(), sections, seed)
+    engine.federation = federation
+    return federation, engine

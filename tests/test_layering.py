@@ -1,0 +1,195 @@
+"""Imports go downward only: the layers of the package, read off the syntax of every file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import unisono.core
+
+PACKAGE = "unisono"
+TOP = "top"
+"""The modules that lie directly in the package: experiment, loaded, config and ``__init__``."""
+LAYERS = (
+    {"cli"},
+    {TOP},
+    {"runs", "engines"},
+    {"federation"},
+    {"methods"},
+    {"evaluation", "privacy", "losses", "clustering", "models", "data"},
+    {"core"},
+)
+RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+SHARED_METHOD_MODULE = "local_training"
+
+
+def violations(root: Path) -> list[str]:
+    """One sentence for every import below ``root``, the package's directory, that breaks a rule."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        importer = module_name(path.relative_to(root))
+        for line, imported in imports(path, importer, root):
+            problem = broken_rule(importer, imported)
+            if problem:
+                found.append(f"{path.relative_to(root)}:{line} imports {imported}: {problem}")
+    return found
+
+
+def module_name(path: Path) -> str:
+    """``data/views.py`` is ``unisono.data.views``, and ``data/__init__.py`` is ``unisono.data``."""
+    parts = [PACKAGE, *path.with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, importer: str, root: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of every module that a file imports, wherever in the file the import stands."""
+    package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                yield node.lineno, whole if is_module(whole, root) else base
+        elif is_import_call(node):
+            assert isinstance(node, ast.Call)
+            assert isinstance(node.args[0], ast.Constant)
+            yield node.lineno, str(node.args[0].value)
+
+
+def is_module(name: str, root: Path) -> bool:
+    """Whether a name below the package is a module, and not something inside one."""
+    path = root.joinpath(*name.split(".")[1:])
+    return name.startswith(f"{PACKAGE}.") and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
+def is_import_call(node: ast.AST) -> bool:
+    """Whether this is ``import_module("name")`` or ``__import__("name")``."""
+    if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in ("import_module", "__import__")
+
+
+def broken_rule(importer: str, imported: str) -> str | None:
+    """What is wrong with an import, if anything."""
+    distribution = imported.partition(".")[0]
+    if distribution == "flwr" and importer.split(".")[:3] != [PACKAGE, "engines", "flower"]:
+        return "only engines/flower/ imports flwr"
+    if distribution != PACKAGE:
+        return None
+    own, other = room_of(importer), room_of(imported)
+    if own == other:
+        return method_rule(importer, imported) if own == "methods" else None
+    if RANK[own] >= RANK[other]:
+        return f"{own} lies beside or below {other}"
+    return None
+
+
+def room_of(module: str) -> str:
+    """The room of a module; those directly in the package share one."""
+    parts = module.split(".")
+    room = parts[1] if len(parts) > 1 else TOP
+    return room if room in RANK else TOP
+
+
+def method_rule(importer: str, imported: str) -> str | None:
+    """Methods share by calling what lies below them, never each other."""
+    own, other = (module.split(".")[2] if module.count(".") > 1 else "" for module in (importer, imported))
+    return None if other in (own, "", SHARED_METHOD_MODULE) else "methods never import each other"
+
+
+def test_every_room_has_a_layer() -> None:
+    root = Path(unisono.core.__file__ or "").parents[1]
+    rooms = {path.name for path in root.iterdir() if (path / "__init__.py").is_file()}
+    assert rooms == set(RANK) - {TOP}
+
+
+def test_imports_go_downward_only() -> None:
+    root = Path(unisono.core.__file__ or "").parents[1]
+    assert len(list(root.rglob("*.py"))) > 50
+    assert violations(root) == []
+
+
+# --- the rules themselves, on a small tree that keeps them and on one violation at a time
+
+KEPT = {
+    "__init__.py": "from unisono.experiment import run",
+    "config.py": "from unisono.methods.simclr import X",
+    "experiment.py": "from unisono import config\nfrom unisono.engines.embedded import E\nfrom .runs import directory",
+    "cli/__init__.py": "",
+    "cli/main.py": "import unisono\nfrom unisono.experiment import run\nfrom unisono.cli import meter",
+    "cli/meter.py": "def f():\n    from unisono.runs.directory import D",
+    "runs/__init__.py": "",
+    "runs/directory.py": "from unisono.federation.rounds import State\nfrom unisono.privacy import accountant",
+    "engines/__init__.py": "",
+    "engines/embedded.py": "from unisono.federation import rounds\nfrom . import pool",
+    "engines/pool.py": "import torch",
+    "engines/flower/__init__.py": "import flwr",
+    "engines/flower/codec.py": "from flwr.common import A\nfrom ..embedded import E\nfrom ...federation.rounds import State",
+    "federation/__init__.py": "",
+    "federation/rounds.py": "from unisono.methods.local_training import T",
+    "methods/__init__.py": "",
+    "methods/local_training.py": "from unisono.data.views import V",
+    "methods/simclr.py": "from unisono.methods.local_training import T\nfrom .local_training import U\nimport unisono.losses.a",
+    "methods/byol.py": "from unisono.methods import local_training",
+    "data/__init__.py": "",
+    "data/views.py": "from unisono.core.config import Section\nfrom unisono.data import shift",
+    "data/shift.py": "",
+    "privacy/__init__.py": "",
+    "privacy/accountant.py": "",
+    "losses/__init__.py": "",
+    "losses/a.py": "import torch\nimport unisonous",
+    "core/__init__.py": "",
+    "core/config.py": "import pydantic\nfrom importlib import import_module\nimport_module(name)",
+}
+BROKEN = {
+    "upward": ("core/config.py", "from unisono.data.views import V", "core lies beside or below data"),
+    "upward, whole module": ("core/config.py", "import unisono.federation.rounds", "core lies beside or below federation"),
+    "upward, as a name": ("data/shift.py", "from unisono import methods", "data lies beside or below methods"),
+    "upward, to the package": ("runs/directory.py", "from unisono import run", "runs lies beside or below top"),
+    "upward, to a top module": ("federation/rounds.py", "from unisono.config import C", "federation lies beside or below top"),
+    "to the command line": ("experiment.py", "from unisono.cli.main import main", "top lies beside or below cli"),
+    "relative": ("federation/rounds.py", "from ..runs import directory", "federation lies beside or below runs"),
+    "relative, two dots": ("data/shift.py", "from .. import federation", "data lies beside or below federation"),
+    "inside a function": ("methods/simclr.py", "def f():\n    from unisono.federation import rounds", "below federation"),
+    "inside a condition": (
+        "losses/a.py",
+        "if TYPE_CHECKING:\n    from unisono.models import x",
+        "losses lies beside or below models",
+    ),
+    "by a call": ("core/config.py", "importlib.import_module('unisono.data')", "core lies beside or below data"),
+    "runs to engines": ("runs/directory.py", "import unisono.engines.embedded", "runs lies beside or below engines"),
+    "engines to runs": ("engines/pool.py", "from unisono.runs.directory import D", "engines lies beside or below runs"),
+    "method to method": ("methods/byol.py", "from unisono.methods.simclr import X", "methods never import each other"),
+    "method to method, relative": ("methods/byol.py", "from . import simclr", "methods never import each other"),
+    "template to method": ("methods/local_training.py", "import unisono.methods.simclr", "methods never import each other"),
+    "flwr in an engine": ("engines/pool.py", "def f():\n    import flwr.client", "only engines/flower/ imports flwr"),
+    "flwr at the top": ("experiment.py", "from flwr import x", "only engines/flower/ imports flwr"),
+    "flwr by a call": ("cli/main.py", "import_module('flwr')", "only engines/flower/ imports flwr"),
+}
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_a_tree_that_keeps_the_rules_passes(tmp_path: Path) -> None:
+    assert violations(write_tree(tmp_path, KEPT)) == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_violation_is_found(tmp_path: Path, name: str) -> None:
+    path, text, rule = BROKEN[name]
+    found = violations(write_tree(tmp_path, {**KEPT, path: f"{KEPT[path]}\n{text}"}))
+    assert len(found) == 1
+    assert found[0].startswith(f"{path}:")
+    assert found[0].endswith(rule)

@@ -1,0 +1,99 @@
+"""Killed with SIGKILL at any moment and resumed, a run ends with the same bits as an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SETTINGS = [
+    "partition.num_clients=8",
+    "cohort.size=4",
+    "federation.rounds=6",
+    "data.limit=240",
+    "data.test_limit=60",
+    "model.backbone=cfcl-cnn",
+    "evaluation.probe_every=2",
+    "engine.workers=2",
+    "engine.device=cpu",
+    "server.optimizer=fedadam",
+    "server.learning_rate=0.01",
+    "compression.bits=8",
+]
+"""With a server optimiser and client states (error feedback), so that everything a checkpoint holds is needed."""
+
+PROGRAM = """
+import sys, unisono
+action, directory, name, *settings = sys.argv[1:]
+if action == "run":
+    unisono.run("simclr", dataset="digits", name=name, set=[f"run.directory={directory}", *settings])
+else:
+    unisono.resume(f"{directory}/{name}")
+"""
+
+
+def _command(action: str, directory: Path, name: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, action, str(directory), name, *SETTINGS]
+
+
+def _results(path: Path) -> dict[str, bytes]:
+    names = ("metrics.jsonl", "clients.jsonl", "model/encoder.safetensors")
+    return {name: (path / name).read_bytes() for name in names}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
+    directory = tmp_path_factory.mktemp("undisturbed")
+    start = time.monotonic()
+    subprocess.run(_command("run", directory, "whole"), check=True, capture_output=True)
+    return _results(directory / "whole"), time.monotonic() - start
+
+
+def _start(action: str, directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        _command(action, directory, "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def _kill_after_lines(process: subprocess.Popen[bytes], metrics: Path, num_lines: int, delay: float) -> None:
+    """Kills the process and its workers some time after a round was logged."""
+    while process.poll() is None:
+        if metrics.exists() and metrics.read_bytes().count(b"\n") >= num_lines:
+            time.sleep(delay)
+            break
+        time.sleep(0.002)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.1])
+def test_killed_twice_and_resumed(undisturbed: tuple[dict[str, bytes], float], tmp_path: Path, delay: float) -> None:
+    """The delays put the kills between log, checkpoint and the next round."""
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    _kill_after_lines(_start("run", tmp_path), metrics, 2, delay)
+    assert not (tmp_path / "killed" / "model").exists()
+    _kill_after_lines(_start("resume", tmp_path), metrics, 4, delay)
+    subprocess.run(_command("resume", tmp_path, "killed"), check=True, capture_output=True)
+    assert _results(tmp_path / "killed") == undisturbed[0]
+
+
+def test_killed_before_the_first_round(undisturbed: tuple[dict[str, bytes], float], tmp_path: Path) -> None:
+    process = _start("run", tmp_path)
+    while process.poll() is None and not (tmp_path / "killed" / "setting.json").exists():
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run(_command("resume", tmp_path, "killed"), check=True, capture_output=True)
+    assert _results(tmp_path / "killed") == undisturbed[0]
+
+
+def test_resuming_a_finished_run_changes_nothing(undisturbed: tuple[dict[str, bytes], float], tmp_path: Path) -> None:
+    subprocess.run(_command("run", tmp_path, "killed"), check=True, capture_output=True)
+    subprocess.run(_command("resume", tmp_path, "killed"), check=True, capture_output=True)
+    assert _results(tmp_path / "killed") == undisturbed[0]
