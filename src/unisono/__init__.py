@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from unisono.experiment import run as run
     from unisono.loaded import LoadedRun as LoadedRun
     from unisono.loaded import load as load
+    from unisono.transformer import EncoderTransformer as EncoderTransformer
 
 __version__ = "0.1.0"
 
 # Importing torch takes a second; a name is imported when it is first used.
 _HOMES = {
+    "EncoderTransformer": "unisono.transformer",
     "LoadedRun": "unisono.loaded",
     "Method": "unisono.core.method",
     "UserError": "unisono.core.errors",
@@ -27,7 +29,7 @@ _HOMES = {
     "run": "unisono.experiment",
 }
 
-__all__ = ["LoadedRun", "Method", "UserError", "__version__", "load", "register", "resume", "run"]
+__all__ = ["EncoderTransformer", "LoadedRun", "Method", "UserError", "__version__", "load", "register", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

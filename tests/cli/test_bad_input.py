@@ -28,8 +28,8 @@ from tests.cli.conftest import SMALL, Command
         (["run", *SMALL, "--set", "training.batch_size=many"], ["training.batch_size must be a whole number, got 'many'"]),
         (["run", *SMALL, "--set", "training.batch_size=1.5"], ["training.batch_size", "1.5"]),
         (["run", *SMALL, "--set", "method.temperature=-0.1"], ["method.temperature must be greater than 0, got -0.1"]),
-        (["run", *SMALL, "--set", "training.schedule=linear"], ["training.schedule must be 'constant' or 'cosine', got 'linear'"]),
-        (["run", *SMALL, "--set", "training.learning_rat=1"], ["training.learning_rat is not", "'learning_rate'", "batch_size"]),
+        (["run", *SMALL, "--set", "training.schedule=linear"], ["training.schedule must be 'constant' or 'cosine'", "linear"]),
+        (["run", *SMALL, "--set", "training.learning_rat=1"], ["training.learning_rat is not", "'learning_rate'", "momentum"]),
         (["run", *SMALL, "--set", "trainin.batch_size=1"], ["trainin is not a known table", "'training'"]),
         (["run", *SMALL, "--set", "training"], ["--set takes section.key=value, got 'training'"]),
         (["run", *SMALL, "--set", "=1"], ["--set takes section.key=value, got '=1'"]),
@@ -128,7 +128,9 @@ def images(folder: Path, number: int) -> None:
 
 
 def folder_run(unisono: Command, *more: str) -> str:
-    return unisono("run", *SMALL, "--dataset", "folder", "--set", "data.path=data", "--set", "data.layout=classes", *more).sentence
+    return unisono(
+        "run", *SMALL, "--dataset", "folder", "--set", "data.path=data", "--set", "data.layout=classes", *more
+    ).sentence
 
 
 def test_empty_and_partly_empty_folders(unisono: Command, tmp_path: Path) -> None:
@@ -184,7 +186,9 @@ def test_missing_labels(unisono: Command, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((40, 8, 8), dtype=np.uint8))
     assert "partition.scheme 'dirichlet' needs labels" in npz_run(unisono)
     iid = ("--set", "partition.scheme=iid")
-    assert "evaluation.probes asks for 'linear', which needs labels" in npz_run(unisono, *iid, "--set", "evaluation.probes=['linear']")
+    assert "evaluation.probes asks for 'linear', which needs labels" in npz_run(
+        unisono, *iid, "--set", "evaluation.probes=['linear']"
+    )
     supervised = ("--dataset", "npz", "--set", "data.path=data.npz", "--clients", "2", *iid)
     assert "method 'supervised' needs labels" in unisono("run", "supervised", *supervised).sentence
 

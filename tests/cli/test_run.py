@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import SMALL, Command
 from unisono import load
 
@@ -58,29 +60,40 @@ def test_flags_and_settings_reach_the_config(unisono: Command) -> None:
     assert (config.engine.workers, config.engine.kind, config.training.learning_rate) == (0, "embedded", 0.25)
 
 
-def test_a_failing_client_ends_a_strict_run_with_one_sentence(unisono: Command) -> None:
-    result = unisono("run", *SMALL, "--name", "a", "--quiet", "--set", "training.learning_rate=1e30")
-    assert result.code == 1
-    assert result.err.startswith("error: round 0, phase train, client ")
-    assert result.err.endswith("Details are in runs/a/failures.jsonl.\n")
-    assert result.err.count("\n") == 1
-    entry = json.loads(Path("runs/a/failures.jsonl").read_text().splitlines()[0])
-    assert f"client {entry['client']}: {entry['reason']}" in result.err
-
-
-def test_a_tolerant_run_leaves_failing_clients_out_and_says_so(unisono: Command, tmp_path: Path) -> None:
+@pytest.fixture
+def flaky(tmp_path: Path) -> tuple[str, ...]:
+    """All eight clients are asked, and those with an odd number fail."""
     (tmp_path / "flaky.py").write_text(
         "from unisono.methods.simclr import SimCLR\n"
         "class Flaky(SimCLR):\n"
         "    def client_step(self, nets, received, local, data, ctx):\n"
-        "        if ctx.client_id % 2: raise ValueError('no battery')\n"
+        "        if ctx.client_id % 2:\n"
+        "            raise ValueError('no battery')\n"
         "        return super().client_step(nets, received, local, data, ctx)\n"
     )
-    tolerant = ("--set", "federation.strict=false", "--set", "federation.quorum=0.1", "--set", "cohort.size=8")
-    result = unisono("run", *SMALL, "--name", "a", *tolerant, "--set", "method.name=flaky.py:Flaky")
+    return (*SMALL, "--name", "a", "--set", "cohort.size=8", "--set", "method.name=flaky.py:Flaky")
+
+
+def test_a_failing_client_ends_a_strict_run_with_one_sentence(unisono: Command, flaky: tuple[str, ...]) -> None:
+    result = unisono("run", *flaky)
+    assert result.code == 1
+    entry = json.loads(Path("runs/a/failures.jsonl").read_text().splitlines()[0])
+    place = f"round 0, phase train, client {entry['client']}"
+    assert result.err == f"error: {place}: ValueError: no battery. Details are in runs/a/failures.jsonl.\n"
+    assert "in client_step" in entry["traceback"]
+
+
+def test_a_tolerant_run_leaves_failing_clients_out_and_says_so(unisono: Command, flaky: tuple[str, ...]) -> None:
+    result = unisono("run", *flaky, "--set", "federation.strict=false", "--set", "federation.quorum=0.1")
     assert result.code == 0
     assert "4 of 8 clients answered" in result.out
-    assert "8, the last: round 1, phase train, client 7: ValueError: no battery" in " ".join(unisono("show", "runs/a").out.split())
+    shown = " ".join(unisono("show", "runs/a").out.split())
+    assert "8, the last: round 1, phase train, client 7: ValueError: no battery" in shown
+
+
+def test_a_diverging_run_is_the_users_mistake(unisono: Command) -> None:
+    sentence = unisono("run", *SMALL, "--quiet", "--set", "training.learning_rate=1e30").sentence
+    assert "lower the learning rate" in sentence
 
 
 def test_interrupting_a_run_says_how_to_continue(tmp_path: Path) -> None:

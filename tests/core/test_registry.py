@@ -173,6 +173,8 @@ def test_other_packages_add_theirs_by_entry_point(shapes: Registry[type], tmp_pa
     )
     assert list(shapes) == ["circle", "square", "star"]
     assert "star" in shapes
+    with pytest.raises(UserError, match="Did you mean 'star'"):
+        shapes["starr"]
     assert "extra_shapes" not in sys.modules, "a plug-in is imported when it is asked for"
     assert shapes["star"].__module__ == "extra_shapes"
     assert shapes["circle"].__name__ == "Circle", "built-in names cannot be taken over"

@@ -173,6 +173,12 @@ def test_features_that_are_not_finite_are_named(data):
         run_probes(config(), Diverged(), None, data, Context(0), None)
 
 
+def test_the_cap_gives_every_class_the_same_where_it_can():
+    labels = torch.tensor([0] * 90 + [1] * 10 + [2] * 3)
+    part = class_balanced(labels, 15, torch.Generator().manual_seed(0))
+    assert labels[part].bincount().tolist() == [6, 6, 3]
+
+
 @given(
     labels=st.lists(st.sampled_from([0, 0, 0, 1, 2, 2]), min_size=1, max_size=50),
     max_samples=st.integers(1, 60),

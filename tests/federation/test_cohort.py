@@ -61,6 +61,13 @@ def test_poisson_cohorts_have_the_mean_and_variance_of_a_binomial() -> None:
     assert all(cohort == sorted(set(cohort)) for cohort in cohorts)
 
 
+def test_poisson_coins_do_not_depend_on_who_else_is_reachable() -> None:
+    """A client takes part with chance 0.5 * 0.2: sizes have mean 5, standard error sqrt(4.5 / 400) = 0.11."""
+    config = CohortConfig(size=10, sampling="poisson", availability="bernoulli", availability_rate=0.5)
+    sizes = [len(draw_cohort(config, 50, ctx)) for ctx in ROUNDS]
+    assert abs(np.mean(sizes) - 5) < 5 * 0.11
+
+
 def test_bernoulli_availability_has_its_rate() -> None:
     """8000 coins of 0.7: standard error sqrt(0.21 / 8000) = 0.005."""
     config = CohortConfig(availability="bernoulli", availability_rate=0.7)

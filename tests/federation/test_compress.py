@@ -70,6 +70,12 @@ def test_quantisation_is_unbiased() -> None:
     assert draws[:, 5].unique().tolist() == [0.0]
 
 
+def test_zeros_have_level_zero_and_a_step() -> None:
+    levels, step = quantize(torch.zeros(5), rng())
+    assert levels.tolist() == [0] * 5
+    assert float(step) > 0
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-45, 1e-40, 1e-37])
 def test_quantisation_of_the_tiniest_numbers(value: float) -> None:
     back = decompress(compress({"w": torch.full((500,), value)}, None, 8, rng()))["w"]

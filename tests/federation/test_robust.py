@@ -84,6 +84,14 @@ def test_krum_against_a_naive_reference(num_clients: int, seed: int, num_byzanti
     assert krum_selection(updates, num_byzantine) == naive_krum(updates, num_byzantine)
 
 
+def test_krum_by_hand() -> None:
+    """n = 5, f = 1: squared distances to the 2 nearest add up to 13, 37, 26, 34, 29, so the second is left out.
+
+    With 3 neighbours they would be 62, 101, 75, 134, 54, and the fourth would be.
+    """
+    assert krum_selection(updates_of([8.0], [0.0], [1.0], [11.0], [6.0]), 1) == [0, 2, 3, 4]
+
+
 def test_multi_krum_rejects_a_far_away_attacker() -> None:
     honest = random_updates(6, seed=1, spread=0.1)
     attacker = {"w": torch.full((2, 3), 1e20), "b": torch.full((4,), -1e20)}

@@ -89,12 +89,12 @@ def _table(split: Partition, labels: Tensor | None, num_rows: int, bars: str) ->
     rows = []
     for client_id, (size, row) in enumerate(zip(sizes, counts, strict=True)):
         share = f"{row.max() / row.sum():.0%}" if row.sum() else ""
-        rows.append([str(client_id), f"{size:,}", str(int((row > 0).sum())), share, _bar(row, bars)])
+        rows.append([str(client_id), f"{size:,}", str(int((row > 0).sum())), share, bar(row, bars)])
     columns = ["client", "samples", "classes", "biggest", f"share of classes 0 to {counts.shape[1] - 1}"]
     return make_table(columns, rows, right=columns[:4])
 
 
-def _bar(counts: Tensor, bars: str) -> str:
+def bar(counts: Tensor, bars: str) -> str:
     """A character per class, or per few neighbouring ones where there are many; its height is their share."""
     step = -(-len(counts) // MOST_BARS)
     shares = [float(part.sum()) / max(1, int(counts.sum())) for part in counts.split(step)]

@@ -121,7 +121,8 @@ def headline(config: Config) -> str:
     split += f", alpha {partition.alpha:g})" if partition.scheme.startswith("dirichlet") else ")"
     if partition.scheme == "natural":
         split = "clients as the data set has them"
-    asked = "all" if cohort.size is None and cohort.participation is None else cohort.size or f"{cohort.participation:.0%}"
+    asked = "all" if cohort.participation is None else f"{cohort.participation:.0%} of"
+    asked = asked if cohort.size is None else str(cohort.size)
     model = f"{config.model.backbone}" + (f" x {config.model.width:g}" if config.model.width != 1 else "")
     return (
         f"{config.method_name} on {config.data.dataset}, {split}\n"

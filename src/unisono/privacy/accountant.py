@@ -72,18 +72,17 @@ class UserLevelAccountant:
     def statement(self, num_rounds: int) -> str:
         """One sentence for the report: what is promised, to whom, and over how many rounds."""
         if self.noise_multiplier == 0:
-            return (
-                "The model updates of this run are not differentially private: noise_multiplier is 0, so epsilon is infinite."
-            )
+            return "The sums of model updates are not differentially private: noise_multiplier is 0, so epsilon is infinite."
         draws = {
             "poisson": f"each client joins a round independently with probability {self.cohort_size / self.num_clients:.4g}",
             "fixed": f"each round draws exactly {self.cohort_size} of {self.num_clients} clients uniformly",
             "none": "cohorts are not random, so nothing is gained by sampling",
         }
         return (
-            f"Over {num_rounds} rounds the model updates are ({self.epsilon(num_rounds):.4g}, {self.delta:g})-differentially "
-            f"private for whole clients: neighbouring federations differ by {RELATIONS[self.sampling]}, "
-            f"noise multiplier {self.noise_multiplier:g}, {draws[self.sampling]} (Renyi accounting)."
+            f"Over {num_rounds} rounds the noisy sums of model updates are ({self.epsilon(num_rounds):.4g}, {self.delta:g})-"
+            f"differentially private for whole clients: neighbouring federations differ by {RELATIONS[self.sampling]}, "
+            f"noise multiplier {self.noise_multiplier:g}, {draws[self.sampling]} (Renyi accounting); "
+            "what clients send beside model updates is not covered."
         )
 
     @cached_property

@@ -10,7 +10,7 @@ from unisono.runs.directory import RunDirectory
 
 
 class Logs(Observer):
-    """Writes ``metrics.jsonl`` and ``clients.jsonl``, the same bits for the same seed, and apart from them ``timings.jsonl``."""
+    """Writes ``metrics.jsonl`` and ``clients.jsonl``, the same bits for the same seed, and ``timings.jsonl`` apart."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SMALL, Command
+from unisono import load
+from unisono.cli.evaluate import spread
+
+
+def test_the_last_state_gives_the_numbers_of_the_run(unisono: Command, demo: Path) -> None:
+    content = json.loads(unisono("evaluate", demo, "--json").out)
+    last = load(demo).metrics[-1]
+    assert content["runs"] == [
+        {"run": "runs/demo", "seed": 0, "rounds": 2, "probes": {name: last[f"probe.{name}"] for name in ("linear", "knn")}}
+    ]
+    assert content["groups"][0]["std"] == {"linear": None, "knn": None}
+
+
+def test_chosen_probes(unisono: Command, demo: Path) -> None:
+    content = json.loads(unisono("evaluate", demo, "--probe", "knn", "--probe", "unsupervised", "--json").out)
+    assert set(content["runs"][0]["probes"]) == {"knn", "align", "uniformity", "score"}
+
+
+def test_seeds_become_mean_and_deviation_and_other_settings_stay_apart(unisono: Command, demo: Path) -> None:
+    unisono("run", *SMALL, "--seed", "1", "--name", "second", "--workers", "1", "--quiet")
+    unisono("run", *SMALL, "--alpha", "9", "--name", "other", "--quiet")
+    runs = (demo, "runs/second", "runs/other")
+    content = json.loads(unisono("evaluate", *runs, "--probe", "linear", "--json").out)
+    first, second = (run["probes"]["linear"] for run in content["runs"][:2])
+    assert [group["seeds"] for group in content["groups"]] == [[0, 1], [0]]
+    group = content["groups"][0]
+    assert group["mean"]["linear"] == pytest.approx((first + second) / 2)
+    assert group["std"]["linear"] == pytest.approx(abs(first - second) / 2**0.5)
+    table = unisono("evaluate", *runs, "--probe", "linear").out
+    assert f"{group['mean']['linear']:.4f} ± {group['std']['linear']:.4f}" in table
+    assert {"demo and 1 more", "other"} <= {line[:15].strip() for line in table.splitlines()}
+
+
+def test_an_interrupted_run_is_probed_at_its_newest_checkpoint(unisono: Command, demo: Path) -> None:
+    shutil.rmtree(demo / "checkpoints" / "round-000002")
+    content = json.loads(unisono("evaluate", demo, "--probe", "linear", "--json").out)
+    assert content["runs"][0]["rounds"] == 1
+    assert content["runs"][0]["probes"]["linear"] == load(demo).metrics[0]["probe.linear"]
+
+
+def test_spread_is_that_of_a_sample() -> None:
+    assert spread([1.0, 2.0, 3.0]) == pytest.approx(1.0)
+    assert spread([1.0]) is None

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("methods", {"simclr", "byol", "supervised"}),
+        ("datasets", {"digits", "fashion-mini", "folder"}),
+        ("backbones", {"resnet18", "cfcl-cnn"}),
+        ("partitioners", {"iid", "dirichlet"}),
+        ("recipes", {"digits-smoke", "simclr-fashion-mini"}),
+    ],
+)
+def test_names_have_summaries(unisono: Command, kind: str, expected: set[str]) -> None:
+    summaries = json.loads(unisono("list", kind, "--json").out)
+    assert expected <= set(summaries)
+    assert all(summary and "``" not in summary for summary in summaries.values()), summaries
+    table = unisono("list", kind).out
+    assert {line.split()[0] for line in table.splitlines() if line.strip() and not line.startswith(" ")} >= set(summaries)
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_unknown_kind_lists_the_known_ones(unisono: Command) -> None:
+    result = unisono("list", "nonsense")
+    assert result.code == 2
+    assert "'backbones'" in result.err

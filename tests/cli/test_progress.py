@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from unisono.cli.progress import Progress, headline
+from unisono.config import Config, resolve
+from unisono.core.errors import ClientError
+from unisono.core.payload import Payload
+from unisono.federation.rounds import RoundRecord, State
+from unisono.federation.worker import Report
+
+
+@pytest.fixture
+def config() -> Config:
+    return resolve({"method": {"name": "simclr"}, "federation": {"rounds": 20}, "cohort": {"size": 10}})
+
+
+def watch(progress: Progress) -> None:
+    """Six rounds with a probe in the fifth, and part of a seventh in which a client fails."""
+    with progress:
+        for round in range(6):
+            progress.on_round_start(round, 10)
+            for client_id in range(10):
+                progress.on_client("train", Report(client_id, 200, 0, 0, 0.1, {}))
+            probes = {"probe.linear": 0.7125, "probe.knn": 0.5} if round == 4 else {}
+            record = RoundRecord(round, 10, 10, metrics={"loss": 2.5 - round, **probes}, seconds={"round": 4.0})
+            progress.on_round_end(State(round + 1, Payload()), record)
+        progress.on_round_start(6, 10)
+        progress.on_client("train", Report(0, 200, 0, 0, 0.1, {}))
+        progress.on_failure(ClientError(6, "train", 3, "no battery"))
+
+
+def test_terminal_shows_bars_in_80_columns_and_keeps_probe_rounds(config: Config) -> None:
+    file = io.StringIO()
+    progress = Progress(config, Console(file=file, force_terminal=True, color_system=None, width=80), redrawn=True)
+    watch(progress)
+    text = file.getvalue()
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is hidden"
+    assert "round  5/20  loss -1.5000  linear 0.7125  knn 0.5000  500 samples/s" in text
+    assert "round  4/20" not in text
+    assert "rounds  6/20 " in text
+    assert "clients 1/10 " in text
+    assert "left" in text
+    assert "loss -2.5000  500 samples/s  linear 0.7125  knn 0.5000 (round 5)  1 failed" in text
+
+
+def test_file_gets_a_line_per_round(config: Config) -> None:
+    file = io.StringIO()
+    watch(Progress(config, Console(file=file)))
+    lines = file.getvalue().splitlines()
+    assert [line.split()[1] for line in lines] == [f"{round}/20" for round in range(1, 7)]
+    assert lines[4] == "round  5/20  loss -1.5000  linear 0.7125  knn 0.5000  500 samples/s"
+
+
+def test_forced_colours_bring_no_control_characters_into_a_file(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    file = io.StringIO()
+    watch(Progress(config, Console(file=file)))
+    assert "\x1b" not in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ({}, "simclr on fashion-mini, 50 clients (dirichlet, alpha 0.1)\n20 rounds, 10 clients each, resnet18, seed 0"),
+        ({"partition": {"scheme": "iid"}}, "50 clients (iid)"),
+        ({"partition": {"scheme": "natural"}}, "clients as the data set has them"),
+        ({"cohort": {"participation": 0.25}}, "25% of clients each"),
+        ({"cohort": {}}, "all clients each"),
+        ({"model": {"width": 0.25}}, "resnet18 x 0.25"),
+    ],
+)
+def test_headline(over: dict[str, dict[str, object]], expected: str) -> None:
+    tree = {"method": {"name": "simclr"}, "cohort": {"size": 10}} | over
+    assert expected in headline(resolve(tree))
