@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from unisono.config import Config, build_tree, resolve
-from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Method, Setting
 from unisono.data.datasets import Dataset, load_dataset
@@ -171,7 +170,7 @@ def _execute(
         with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
             federation = Federation(experiment.method, engine, store, config.federation_sections, config.run.seed)
             state = federation.start() if state is None else state
-            engine.open(experiment.method.broadcast(state.server, Context(config.run.seed)))
+            engine.open(state.server)
             state = federation.run(state, _observers(experiment, directory, store, observers))
         directory.write_json("status.json", {"status": "finished", "round": state.round})
     finally:

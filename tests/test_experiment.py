@@ -1,0 +1,173 @@
+"""Whole runs through the Python API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unisono
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+
+SMALL = [
+    "data.limit=120",
+    "data.test_limit=60",
+    "partition.num_clients=6",
+    "cohort.size=3",
+    "federation.rounds=2",
+    "model.backbone=cfcl-cnn",
+    "evaluation.probe_every=0",
+    "method.projection_dim=16",
+]
+NOISE = ["privacy.noise_multiplier=1.0", "privacy.clip_norm=1.0"]
+
+
+def run(directory: Path, *settings: str, method: str = "simclr", **flags: Any) -> unisono.LoadedRun:
+    flags = {"dataset": "digits", "workers": 0, "name": "x", **flags}
+    return unisono.run(method, set=[f"run.directory={directory}", *SMALL, *settings], **flags)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> unisono.LoadedRun:
+    return run(tmp_path_factory.mktemp("runs"), "evaluation.probes=['linear', 'knn', 'unsupervised']")
+
+
+def test_a_run_leaves_what_it_promises(finished: unisono.LoadedRun) -> None:
+    names = {path.name for path in finished.path.iterdir()}
+    assert {"config.toml", "setting.json", "metrics.jsonl", "clients.jsonl", "timings.jsonl", "checkpoints", "model"} <= names
+    last = finished.metrics[-1]
+    assert {"loss", "bytes_up", "bytes_down", "probe.linear", "probe.knn", "probe.align", "probe.uniformity"} <= set(last)
+    assert last["probe.linear"] > 0.3
+    card = (finished.path / "model" / "README.md").read_text()
+    assert "simclr" in card
+    assert "digits" in card
+
+
+def test_bytes_are_counted_per_client_and_round(finished: unisono.LoadedRun) -> None:
+    entry = json.loads((finished.path / "clients.jsonl").read_text().splitlines()[0])
+    model_bytes = finished.method.broadcast(finished.server, Context(0)).num_bytes
+    assert [client["bytes_down"] for client in entry["clients"]] == [model_bytes] * 3
+    assert [client["bytes_up"] for client in entry["clients"]] == [model_bytes] * 3
+    assert finished.metrics[0]["bytes_up"] == 3 * model_bytes
+
+
+def test_the_resolved_config_is_a_recipe_that_repeats_the_run(finished: unisono.LoadedRun, tmp_path: Path) -> None:
+    again = unisono.run(str(finished.path / "config.toml"), set=[f"run.directory={tmp_path}"])
+    assert (again.path / "metrics.jsonl").read_bytes() == (finished.path / "metrics.jsonl").read_bytes()
+    model = "model/encoder.safetensors"
+    assert (again.path / model).read_bytes() == (finished.path / model).read_bytes()
+
+
+def test_load_embed_and_transform(finished: unisono.LoadedRun) -> None:
+    loaded = unisono.load(finished.path)
+    images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
+    features = loaded.embed(images)
+    assert features.shape == (5, 64)
+    np.testing.assert_array_equal(features, finished.embed(torch.from_numpy(images)))
+    np.testing.assert_array_equal(features, loaded.embed(images.transpose(0, 2, 3, 1)))
+    np.testing.assert_array_equal(features, unisono.EncoderTransformer(finished.path).fit().transform(images))
+    with pytest.raises(UserError, match=r"samples must have shape \(any, 1, 8, 8\), got \(5, 3, 8, 8\)"):
+        loaded.embed(np.zeros((5, 3, 8, 8), dtype=np.uint8))
+    with pytest.raises(UserError, match="learns no clusters"):
+        loaded.cluster(images)
+
+
+def test_clusters_of_new_samples(tmp_path: Path) -> None:
+    done = run(tmp_path, method="orchestra")
+    index, confidence = done.cluster(np.zeros((3, 1, 8, 8), dtype=np.uint8))
+    assert index.shape == confidence.shape == (3,)
+    assert 0 < confidence[0] <= 1
+
+
+def test_transformer_in_a_pipeline(finished: unisono.LoadedRun) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    images = np.random.default_rng(0).integers(0, 256, (20, 1, 8, 8), dtype=np.uint8)
+    labels = np.arange(20) % 2
+    images[labels == 1] //= 8
+    model = make_pipeline(unisono.EncoderTransformer(str(finished.path)), LogisticRegression(C=100.0)).fit(images, labels)
+    assert model.score(images, labels) > 0.8
+
+
+def test_privacy_is_accounted_every_round(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        *NOISE,
+        "aggregation.weighting=uniform",
+        "cohort.sampling=poisson",
+    )
+    ledger = [json.loads(line) for line in (done.path / "privacy.jsonl").read_text().splitlines()]
+    assert [entry["round"] for entry in ledger] == [0, 1]
+    assert 0 < ledger[0]["epsilon"] < ledger[1]["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["privacy.noise_multiplier=1.0"], "noise_multiplier needs clip_norm"),
+        (NOISE, "aggregation.weighting must be 'uniform'"),
+        (
+            [
+                "privacy.noise_multiplier=1.0",
+                "privacy.clip_norm=1.0",
+                "aggregation.weighting=uniform",
+                "aggregation.rule=median",
+            ],
+            "aggregation.rule must be 'mean'",
+        ),
+        (["cohort.size=7"], "cohort.size must be at most the number of clients, 6, got 7"),
+        (["partition.num_clients=500"], "partition.num_clients"),
+        (["format=2"], "format 2"),
+        (["trainning.batch_size=2"], "Did you mean 'training'"),
+        (["method.temperature=-0.1"], "method.temperature must be greater than 0, got -0.1"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
+    tmp_path: Path, settings: list[str], sentence: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        run(tmp_path / "runs", *settings)
+    assert sentence in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["compression.bits=8", "compression.top_k=0.1"],
+        ["aggregation.rule=trimmed-mean", "aggregation.trim=0.34"],
+        ["aggregation.rule=multi-krum"],
+        ["server.optimizer=fedyogi", "server.learning_rate=0.01"],
+        ["training.proximal_weight=0.1"],
+        ["cohort.availability=bernoulli"],
+        ["cohort.availability=diurnal"],
+        ["shift.kind=rotation"],
+        ["training.optimizer=adam", "training.schedule=cosine", "training.local_steps=3"],
+    ],
+)
+def test_options_of_the_federation_run(tmp_path: Path, settings: list[str], finished: unisono.LoadedRun) -> None:
+    done = run(tmp_path, *settings)
+    assert done.round == 2
+    assert done.metrics[-1]["loss"] > 0
+    if settings[0].startswith("compression"):
+        assert done.metrics[-1]["bytes_up"] < 0.3 * finished.metrics[-1]["bytes_up"]
+
+
+def test_labels_reach_only_methods_that_need_them(tmp_path: Path) -> None:
+    from unisono.config import build_tree, resolve
+    from unisono.experiment import Experiment
+
+    for method, visible in (("simclr", False), ("supervised", True)):
+        tree = build_tree(method, {"dataset": "digits"}, ["data.limit=120"])
+        assert (Experiment.prepare(resolve(tree)).clients.labels is not None) == visible
+
+
+def test_seeds_differ_and_the_same_seed_repeats(finished: unisono.LoadedRun, tmp_path: Path) -> None:
+    other = run(tmp_path / "other", seed=1)
+    assert other.metrics[-1]["loss"] != finished.metrics[-1]["loss"]
