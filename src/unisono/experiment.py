@@ -66,7 +66,12 @@ class Experiment:
         _check_privacy(config)
         resolve_devices(config.engine.device)
         config.cohort.expected_size(len(partition.indices))
-        check_probes(config.evaluation, has_labels=dataset.labels is not None, num_test_samples=len(dataset.test_samples))
+        check_probes(
+            config.evaluation,
+            has_labels=dataset.labels is not None,
+            num_test_samples=len(dataset.test_samples),
+            has_assigner=method_class.assigner is not Method.assigner,
+        )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         clients = Clients(samples, partition.indices, dataset.labels if method_class.needs_labels else None)
         return Experiment(config, dataset, partition, method, clients)

@@ -31,7 +31,7 @@ class Counting(Method):
     def shares(self) -> Mapping[str, Share]:
         return {"number": Share(Reduce.MEAN), "turns": Share(Reduce.STACK)}
 
-    def phases(self, round: int) -> Sequence[Phase]:
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return self._phases
 
     def build(self) -> nn.ModuleDict:

@@ -66,8 +66,8 @@ def test_loss_against_a_naive_reference() -> None:
 
 def test_round_zero_clusters_everyone_without_training() -> None:
     method = make()
-    assert [(phase.name, phase.everyone) for phase in method.phases(0)] == [("cluster", True), ("train", False)]
-    assert [phase.name for phase in method.phases(1)] == ["train"]
+    assert [(phase.name, phase.everyone) for phase in method.phases(0, Payload())] == [("cluster", True), ("train", False)]
+    assert [phase.name for phase in method.phases(1, Payload())] == ["train"]
     sent = step(method, 0, "cluster", method.init_server(Context(0)))
     assert set(sent.groups) == {"local_centroids"}
 

@@ -44,15 +44,18 @@ def stopping(path: Path) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        reason = error.reason.strip().rstrip(".").replace("\n", " ")
-        _complain(
-            f"round {error.round}, phase {error.phase}, client {error.client_id}: {reason}. "
-            f"Details are in {path / 'failures.jsonl'}."
-        )
+        _complain(_what_failed(error, path / "failures.jsonl"))
         raise typer.Exit(CLIENT_ERROR) from None
     except KeyboardInterrupt:
         _say(_how_to_go_on(path))
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _what_failed(error: ClientError, log: Path) -> str:
+    client = "" if error.client_id < 0 else f", client {error.client_id}"  # a worker can die before its first client
+    reason = " ".join(error.reason.split()).rstrip(".")
+    details = f" Details are in {log}." if log.is_file() else ""
+    return f"round {error.round}, phase {error.phase}{client}: {reason}.{details}"
 
 
 def _how_to_go_on(path: Path) -> str:

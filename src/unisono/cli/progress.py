@@ -67,6 +67,8 @@ class Progress(Observer):
         self.meter.end_round(record)
         if self._live is None or self.meter.probed_after == self.meter.rounds_done:
             self._console.print(self._line(record), soft_wrap=self._live is None, overflow="ellipsis", no_wrap=True)
+        for note in record.notes:
+            self._console.print(f"note: round {self.meter.rounds_done}: {note}", soft_wrap=True)
 
     def _line(self, record: RoundRecord) -> Text:
         """What a round came to."""
@@ -106,9 +108,7 @@ class Progress(Observer):
         words = [f"loss {meter.loss:.4f}"] if meter.loss is not None else []
         words += _speed_words(meter)
         if meter.probes:
-            words += [
-                f"{word} (round {meter.probed_after})" if last else word for word, last in _marked(_probe_words(meter.probes))
-            ]
+            words.append("  ".join(_probe_words(meter.probes)) + f" (round {meter.probed_after})")
         if meter.num_failures:
             words.append(f"{meter.num_failures} failed")
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
@@ -137,7 +137,3 @@ def _speed_words(meter: Meter) -> list[str]:
 
 def _probe_words(probes: dict[str, float]) -> list[str]:
     return [f"{name} {value:.4f}" for name, value in list(probes.items())[:MOST_PROBES]]
-
-
-def _marked(words: list[str]) -> list[tuple[str, bool]]:
-    return [(word, number == len(words) - 1) for number, word in enumerate(words)]

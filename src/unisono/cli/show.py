@@ -38,6 +38,8 @@ def show(run: options.Run) -> None:
     if probes:
         console.print()
         console.print(probe_table(probes))
+    for entry in directory.logs["notes"].read()[-MOST_ROWS:]:
+        console.print(f"\nnote: round {entry['round'] + 1}: {entry['note']}")
     console.print(f"\nfiles: {', '.join(_files(directory))}")
 
 

@@ -87,8 +87,8 @@ class Method(ABC):
     def build(self) -> nn.ModuleDict:
         """The named networks, freshly made; a worker builds them once and reloads them in place for every client."""
 
-    def phases(self, round: int) -> Sequence[Phase]:
-        """The exchanges of this round, in order."""
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
+        """The exchanges of this round, in order; the server's state may decide, such as by a loss that has stopped falling."""
         return (Phase("train"),)
 
     @abstractmethod
@@ -124,6 +124,10 @@ class Method(ABC):
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         """Numbers of the server's state that are logged every round."""
         return {}
+
+    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        """Sentences that the user should read about a round, from the server's states before and after it."""
+        return ()
 
     @abstractmethod
     def encoder(self, server: Payload) -> nn.Module:

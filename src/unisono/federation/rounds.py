@@ -128,6 +128,9 @@ class RoundRecord:
 class Observer:
     """Looks on: logs, probes, checkpoints, draws. Every hook may be left out."""
 
+    def on_start(self, state: State) -> None:
+        """A run starts, or goes on, from this state."""
+
     def on_round_start(self, round: int, num_clients: int) -> None:
         """A round has drawn its cohort."""
 
@@ -168,6 +171,8 @@ class Federation:
     def run(self, state: State, observers: Sequence[Observer] = (), until: int | None = None) -> State:
         """Runs rounds up to the config's number, or up to ``until``."""
         last = self.sections.federation.rounds if until is None else until
+        for observer in observers:
+            observer.on_start(state)
         while state.round < last:
             state = self.run_round(state, observers)
         return state
@@ -196,7 +201,7 @@ class Federation:
         ctx = Context(self.seed, state.round)
         cohort = draw_cohort(self.sections.cohort, self.engine.num_clients, ctx, attempt)
         server, optimizer = state.server, state.optimizer
-        phases = self.method.phases(state.round)
+        phases = self.method.phases(state.round, state.server)
         for observer in observers:
             observer.on_round_start(state.round, sum(len(self._clients_of(phase, cohort, ctx)) for phase in phases))
         for phase in phases:
@@ -211,6 +216,7 @@ class Federation:
             server = self.method.server_step(server, optimized, phase_ctx)
             _add_metrics(record, phase, phases, aggregate.metrics)
         record.metrics.update(self.method.server_metrics(server))
+        record.notes += self.method.notes(state.server, server)
         return State(state.round + 1, server, optimizer)
 
     def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context) -> list[int]:

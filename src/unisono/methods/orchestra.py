@@ -67,7 +67,7 @@ class Orchestra(LocalTraining):
     def shares(self) -> Mapping[str, Share]:
         return {**super().shares, "local_centroids": Share(Reduce.STACK, Reveals.STATISTICS)}
 
-    def phases(self, round: int) -> Sequence[Phase]:
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return (Phase("cluster", everyone=True), Phase("train")) if round == 0 else (Phase("train"),)
 
     def build(self) -> nn.ModuleDict:

@@ -14,14 +14,15 @@ from unisono.core.method import Setting
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import JsonLines, explained, write_atomically
 
-REPRODUCIBLE_LOGS = ("metrics", "clients", "privacy", "failures", "timings")
+REPRODUCIBLE_LOGS = ("metrics", "clients", "notes", "privacy", "failures", "timings")
 
 
 class RunDirectory:
     """Files of one run.
 
     ``config.toml`` (resolved), ``setting.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
-    ``privacy.jsonl``, ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``, ``model/``, ``status.json``.
+    ``notes.jsonl`` (what the user should read), ``privacy.jsonl``, ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``,
+    ``model/``, ``clusters/`` (contact sheets), ``status.json``.
 
     Args:
         path: the directory.

@@ -10,7 +10,7 @@ from unisono.runs.directory import RunDirectory
 
 
 class Logs(Observer):
-    """Writes ``metrics.jsonl`` and ``clients.jsonl``, the same bits for the same seed, and ``timings.jsonl`` apart."""
+    """Writes metrics, clients and notes, the same bits for the same seed, and timings apart."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
@@ -30,6 +30,8 @@ class Logs(Observer):
             for phase, report in record.clients
         ]
         logs["clients"].append({"round": record.round, "clients": clients})
+        for note in record.notes:
+            logs["notes"].append({"round": record.round, "note": note})
         seconds = {name: round(value, 4) for name, value in record.seconds.items()}
         seconds["clients"] = round(_client_seconds(record), 4)
         logs["timings"].append({"round": record.round, "seconds": seconds})
