@@ -7,7 +7,7 @@ EXTRAS := dev,dp,onnx,hub,series,tune,docs,flower
 .PHONY: demo test bench lint docs clean
 
 demo: $(VENV)/.core
-	$(BIN)/unisono run demo
+	$(BIN)/unisono demo
 
 test: $(VENV)/.all
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from unisono.config import Config, build_tree, resolve
+from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Method, Setting
+from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
+from unisono.data.labelled import draw_labelled, hide_labels
 from unisono.data.partition import Partition, make_partition
 from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
@@ -35,11 +40,21 @@ from unisono.runs.probing import Probing, WholeProbe
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that a config describes, loaded and checked, before anything is written."""
+    """Everything that a config describes, loaded and checked, before anything is written.
+
+    Args:
+        config: the resolved config.
+        dataset: all samples, as they come from their source.
+        partition: who holds which of them.
+        labels: the labels that exist, -1 where hidden; None where the data set has none.
+        method: what is learnt.
+        clients: the samples as their clients see them, with labels if the method may see any.
+    """
 
     config: Config
     dataset: Dataset
     partition: Partition
+    labels: Tensor | None
     method: Method
     clients: Clients
 
@@ -57,10 +72,9 @@ class Experiment:
             config.federation.rounds,
             config.method_sections,
         )
-        method_class = config.method_class
-        if method_class.needs_labels and dataset.labels is None:
+        method = config.method_class(config.method, setting)
+        if method.needs_labels and dataset.labels is None:
             raise UserError(f"method {config.method_name!r} needs labels, and data.dataset {config.data.dataset!r} has none.")
-        method = method_class(config.method, setting)
         build_seeded(method.build, 0)  # a backbone that does not fit the data is better noticed now than in a half-made run
         check_consent(method.shares, config.consent)
         _check_privacy(config)
@@ -70,11 +84,12 @@ class Experiment:
             config.evaluation,
             has_labels=dataset.labels is not None,
             num_test_samples=len(dataset.test_samples),
-            has_assigner=method_class.assigner is not Method.assigner,
+            has_assigner=config.method_class.assigner is not Method.assigner,
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
-        clients = Clients(samples, partition.indices, dataset.labels if method_class.needs_labels else None)
-        return Experiment(config, dataset, partition, method, clients)
+        labels = _visible_labels(config, dataset, partition)
+        clients = Clients(samples, partition.indices, labels if method.needs_labels else None)
+        return Experiment(config, dataset, partition, labels, method, clients)
 
     def workshop(self) -> Workshop:
         """What the engine's workers hold."""
@@ -83,9 +98,14 @@ class Experiment:
         return Workshop(self.method, self.clients, postprocessor, config.aggregation)
 
     def probe_data(self) -> ProbeData:
-        """Samples and labels that the server's probes use."""
+        """Samples and labels that probes use: training samples as their clients see them, test samples as they are."""
         data = self.dataset
-        return ProbeData(data.samples, data.labels, data.test_samples, data.test_labels)
+        labels = data.labels if self.config.labels.probe == "all" else self.labels
+        return ProbeData(self.clients.samples, labels, data.test_samples, data.test_labels)
+
+    def initial_server(self) -> Payload:
+        """The server's payload before the first round: untrained weights."""
+        return self.method.init_server(Context(self.config.run.seed))
 
     def probe(self) -> WholeProbe:
         """The config's probes on this data, for any state of the server."""
@@ -210,6 +230,14 @@ def _accountant(config: Config, num_clients: int) -> UserLevelAccountant:
         num_clients,
         config.cohort.expected_size(num_clients),
     )
+
+
+def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> Tensor | None:
+    """The labels that exist in this run; whatever is hidden here is hidden from methods and probes alike."""
+    if dataset.labels is None or config.labels.fraction == 1:
+        return dataset.labels
+    visible = draw_labelled(dataset.labels, partition, config.labels.fraction, config.run.seed)
+    return hide_labels(dataset.labels, visible)
 
 
 def _check_privacy(config: Config) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from unisono import __version__
 from unisono.cli.bench import bench
+from unisono.cli.demo import demo
 from unisono.cli.embed import embed
 from unisono.cli.evaluate import evaluate
 from unisono.cli.export import export
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich help takes twice as long to appear
 )
+app.command("demo")(demo)
 app.command("run", no_args_is_help=True)(run)
 app.command("resume", no_args_is_help=True)(resume)
 app.command("show", no_args_is_help=True)(show)

@@ -98,7 +98,7 @@ class Progress(Observer):
             "rounds",
             f"{meter.rounds_done}/{meter.num_rounds}",
             ProgressBar(total=meter.num_rounds, completed=meter.rounds_done + part),
-            "" if left is None else f"{duration(left)} left",
+            "" if left is None else f"{duration(left)} left" if left >= 1 else "finishing",
         )
         grid.add_row("clients", clients, ProgressBar(total=meter.clients_asked or 1, completed=meter.clients_done), "")
         return Group(grid, self._numbers())
