@@ -121,6 +121,8 @@ def test_privacy_is_accounted_every_round(tmp_path: Path) -> None:
             ],
             "aggregation.rule must be 'mean'",
         ),
+        (["aggregation.rule=multi-krum"], "aggregation.byzantine must be less than"),
+        (["aggregation.rule=trimmed-mean"], "aggregation.trim must be at least 0.33"),
         (["cohort.size=7"], "cohort.size must be at most the number of clients, 6, got 7"),
         (["partition.num_clients=500"], "partition.num_clients"),
         (["format=2"], "format 2"),
@@ -142,7 +144,7 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
     [
         ["compression.bits=8", "compression.top_k=0.1"],
         ["aggregation.rule=trimmed-mean", "aggregation.trim=0.34"],
-        ["aggregation.rule=multi-krum"],
+        ["aggregation.rule=multi-krum", "cohort.size=5"],
         ["server.optimizer=fedyogi", "server.learning_rate=0.01"],
         ["training.proximal_weight=0.1"],
         ["cohort.availability=bernoulli"],
@@ -171,3 +173,22 @@ def test_labels_reach_only_methods_that_need_them(tmp_path: Path) -> None:
 def test_seeds_differ_and_the_same_seed_repeats(finished: unisono.LoadedRun, tmp_path: Path) -> None:
     other = run(tmp_path / "other", seed=1)
     assert other.metrics[-1]["loss"] != finished.metrics[-1]["loss"]
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    metrics = (done.path / "metrics.jsonl").read_bytes()
+    for file in done.path.glob("checkpoints/*/server.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(UserError, match="All checkpoints of .* are damaged"):
+        unisono.resume(done.path)
+    assert (done.path / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_method_in_a_file_is_found_again_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(unisono.__file__).parent / "methods" / "simclr.py"
+    (tmp_path / "mine.py").write_text(source.read_text().replace('@register("simclr")', '@register("mine")'))
+    monkeypatch.chdir(tmp_path)
+    run(tmp_path / "runs", method="mine.py")
+    monkeypatch.chdir("/")
+    assert unisono.load(tmp_path / "runs" / "x").round == 2

@@ -15,6 +15,8 @@ from unisono.core.config import Section, Tree, closest, make_section, merge, par
 from unisono.core.errors import UserError
 from unisono.core.method import Method, methods
 from unisono.data.datasets import DataConfig
+from unisono.data.graph import GraphConfig
+from unisono.data.labelled import LabelsConfig
 from unisono.data.partition import PartitionConfig
 from unisono.data.shift import ShiftConfig
 from unisono.data.views import ViewsConfig
@@ -67,7 +69,9 @@ _TABLES: dict[str, type[Section]] = {
     "run": RunConfig,
     "data": DataConfig,
     "partition": PartitionConfig,
+    "graph": GraphConfig,
     "shift": ShiftConfig,
+    "labels": LabelsConfig,
     "views": ViewsConfig,
     "model": ModelConfig,
     "training": TrainingConfig,
@@ -99,7 +103,9 @@ class Config:
     run: RunConfig
     data: DataConfig
     partition: PartitionConfig
+    graph: GraphConfig
     shift: ShiftConfig
+    labels: LabelsConfig
     views: ViewsConfig
     model: ModelConfig
     training: TrainingConfig
@@ -126,7 +132,7 @@ class Config:
     @property
     def method_sections(self) -> tuple[Section, ...]:
         """The tables that methods may read."""
-        return (self.views, self.model, self.training, self.consent)
+        return (self.graph, self.views, self.model, self.training, self.consent)
 
     def as_tree(self) -> Tree:
         """Every option with its value, as ``resolve`` takes it."""
@@ -151,6 +157,7 @@ def resolve(tree: Mapping[str, Any]) -> Config:
     method_name = tree.get("method", {}).get("name")
     if not isinstance(method_name, str):
         raise UserError('method.name is required: it says what is learnt, for example name = "simclr".')
+    method_name = _absolute(method_name)
     method_class = methods[method_name]
     tree = merge(method_class.defaults, tree)
     own = {key: value for key, value in tree["method"].items() if key != "name"}
@@ -204,6 +211,12 @@ def list_recipes() -> dict[str, Path]:
     """Recipes that come with the package, by name."""
     root = Path(str(resources.files("unisono"))) / "recipes"
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.toml"))}
+
+
+def _absolute(method_name: str) -> str:
+    """A method's file by its full path, so that the run can be read back from anywhere."""
+    file, colon, attribute = method_name.partition(".py")
+    return f"{Path(file + '.py').resolve()}{attribute}" if colon and attribute[:1] in ("", ":") else method_name
 
 
 def _check_format(tree: Mapping[str, Any]) -> None:

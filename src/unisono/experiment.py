@@ -33,6 +33,7 @@ from unisono.loaded import LoadedRun
 from unisono.models.nets import build_seeded
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.runs.checkpoint import DamagedError
+from unisono.runs.contact_sheet import save_contact_sheets
 from unisono.runs.directory import RunDirectory
 from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger
 from unisono.runs.probing import Probing, WholeProbe
@@ -79,7 +80,7 @@ class Experiment:
         check_consent(method.shares, config.consent)
         _check_privacy(config)
         resolve_devices(config.engine.device)
-        config.cohort.expected_size(len(partition.indices))
+        config.aggregation.check(config.cohort.expected_size(len(partition.indices)))
         check_probes(
             config.evaluation,
             has_labels=dataset.labels is not None,
@@ -171,6 +172,12 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = (), on_note: Any
         done = round >= config.federation.rounds
         on_note("The run is finished already." if done else f"Continuing after round {round} of {config.federation.rounds}.")
         return _execute(experiment, directory, checkpoint.state, store, observers)
+    if checkpoints.rounds():
+        directory.unlock()
+        raise UserError(
+            f"All checkpoints of {path} are damaged, so it cannot be continued: start anew with "
+            f"'unisono run {path}/config.toml --name NEW'."
+        )
     directory.cut_logs({})
     on_note("There is no checkpoint yet: starting from the beginning.")
     return _execute(experiment, directory, None, ClientStore(_memory_limit(config)), observers)
@@ -203,6 +210,8 @@ def _execute(
         directory.unlock()
     loaded = LoadedRun(directory, config, experiment.method, state.server, state.round)
     loaded.save_model()
+    shown = experiment.dataset.test_samples if len(experiment.dataset.test_samples) else experiment.dataset.samples
+    save_contact_sheets(directory, experiment.method.assigner(state.server), shown, config.run.seed)
     return loaded
 
 
@@ -214,7 +223,8 @@ def _observers(
     num_rounds = config.federation.rounds
     found: list[Observer] = [Probing(experiment.probe(), config.evaluation.probe_every, num_rounds)]
     if config.privacy.noise_multiplier > 0:
-        found.append(PrivacyLedger(directory, _accountant(config, len(experiment.clients)), config.privacy.delta))
+        accountant = _accountant(config, len(experiment.clients))
+        found.append(PrivacyLedger(directory, accountant, config.privacy.delta, experiment.method.shares))
     found += [Logs(directory), Failures(directory)]
     run = config.run
     found.append(Checkpointing(directory, store, run.checkpoint_every, run.keep_checkpoints, num_rounds))

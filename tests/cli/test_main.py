@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import typer.main
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import SMALL, Command
 from unisono import __version__
 from unisono.cli.main import app
 
@@ -60,12 +60,13 @@ def test_summaries_are_not_cut(unisono: Command) -> None:
 def test_examples(unisono: Command, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "samples.npz", x=generator.integers(0, 256, (5, 8, 8), dtype=np.uint8))
-    # The example of `run` makes the run that the others look at.
+    assert unisono("run", *SMALL, "--set", "method.name=orchestra", "--name", "clusters", "--quiet").code == 0
+    # The example of `run` makes the other run that examples look at.
     for name in sorted(COMMANDS, key=lambda name: name != "run"):
         result = unisono(*example_of(name))
         assert result.code == 0, (name, result)
         assert result.err == "", name
-    for file in ("split.png", "features.npz", "encoder.onnx", "encoder.md", "runs/demo/status.json"):
+    for file in ("split.png", "features.npz", "encoder.onnx", "encoder.md", "clusters.csv", "runs/demo/status.json"):
         assert (tmp_path / file).is_file(), file
 
 

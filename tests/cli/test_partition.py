@@ -66,3 +66,15 @@ def test_picture(unisono: Command, tmp_path: Path) -> None:
 )
 def test_bar(counts: list[int], expected: str) -> None:
     assert bar(torch.tensor(counts), BARS) == expected
+
+
+def test_rotations_are_shown_and_drawn(unisono: Command, tmp_path: Path) -> None:
+    shifted = (*DIGITS, "--clients", 8, "--set", "shift.kind=rotation", "--set", "shift.alpha=0.0001")
+    text = unisono(*shifted, "--picture", "split.png").out
+    assert "rotated by 1.0 of 10 bins" in " ".join(text.split())
+    assert "rotations 0 to 360" in text
+    assert all(row[-1] == BARS[-1] for row in rows(text))
+    assert max(map(len, text.splitlines())) <= 80
+    with Image.open(tmp_path / "split.png") as image:
+        assert image.width > 1.5 * image.height
+    assert "rotat" not in unisono(*DIGITS, "--clients", 8).out

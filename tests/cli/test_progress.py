@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+from itertools import count
 
 import pytest
 from rich.console import Console
 
+from unisono.cli.meter import Meter
 from unisono.cli.progress import Progress, headline
 from unisono.config import Config, resolve
 from unisono.core.errors import ClientError
@@ -36,6 +38,7 @@ def watch(progress: Progress) -> None:
 def test_terminal_shows_bars_in_80_columns_and_keeps_probe_rounds(config: Config) -> None:
     file = io.StringIO()
     progress = Progress(config, Console(file=file, force_terminal=True, color_system=None, width=80), redrawn=True)
+    progress.meter = Meter(20, config.training, clock=map(float, count()).__next__)
     watch(progress)
     text = file.getvalue()
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is hidden"
@@ -43,7 +46,7 @@ def test_terminal_shows_bars_in_80_columns_and_keeps_probe_rounds(config: Config
     assert "round  4/20" not in text
     assert "rounds  6/20 " in text
     assert "clients 1/10 " in text
-    assert "left" in text
+    assert " left" in text
     assert "loss -2.5000  500 samples/s  linear 0.7125  knn 0.5000 (round 5)  1 failed" in text
 
 

@@ -56,10 +56,11 @@ def test_a_truncated_checkpoint_is_passed_over(unisono: Command, demo: Path) -> 
 
 def test_a_full_disk_loses_nothing(unisono: Command, demo: Path) -> None:
     interrupted(demo)
-    command = [sys.executable, "-c", LIMITED, "100000", "resume", str(demo)]
+    command = [sys.executable, "-B", "-c", LIMITED, "100000", "resume", str(demo)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: runs/demo/checkpoints/round-000002 cannot be written: File too large")
+    assert done.returncode == 2, done.stderr
+    expected = "error: runs/demo/checkpoints/round-000002 cannot be written: File too large"
+    assert done.stderr.startswith(expected), done.stderr
     assert done.stderr.count("\n") == 1
     assert load(demo).round == 1
     assert unisono("resume", demo).code == 0

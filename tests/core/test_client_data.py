@@ -33,3 +33,13 @@ def test_labels_that_were_not_asked_for_are_not_there() -> None:
     data = ClientData(torch.zeros(2, 1, 1, 1), torch.arange(2))
     with pytest.raises(RuntimeError, match="declared no need of labels"):
         data.label_batch(torch.tensor([0]))
+
+
+def test_subset_by_mask_and_by_numbers() -> None:
+    data = ClientData(torch.arange(10.0).view(10, 1, 1), torch.tensor([7, 2, 5]), torch.tensor([3, -1, 4]))
+    for positions in (torch.tensor([True, False, True]), torch.tensor([0, 2])):
+        part = data.subset(positions)
+        assert len(part) == 2
+        assert part.batch(torch.tensor([1])).flatten().tolist() == [5.0]
+        assert part.label_batch(torch.tensor([0, 1])).tolist() == [3, 4]
+    assert ClientData(data.samples, data.indices).subset(torch.tensor([1])).labels is None

@@ -29,3 +29,15 @@ def test_many_classes_get_a_colour_scale(tmp_path):
 def test_without_labels_only_sizes_are_drawn(tmp_path):
     draw_partition(partition_of("iid", torch.zeros(40), 4), None, None, tmp_path / "bars.png")
     assert set(COLOURS) & colours_in(tmp_path / "bars.png") == {COLOURS[0]}
+
+
+def test_rotations_are_drawn_beside_the_classes(tmp_path):
+    labels = balanced_labels(10, 20)
+    partition = partition_of("iid", labels, 5)
+    turns = torch.zeros(5, 10, dtype=torch.int64)
+    turns[:, 3] = partition.sizes
+    draw_partition(partition, labels, None, tmp_path / "plain.png")
+    draw_partition(partition, labels, None, tmp_path / "turned.png", turns)
+    plain, turned = (Image.open(tmp_path / name).width for name in ("plain.png", "turned.png"))
+    assert turned > 1.5 * plain
+    assert set(COLOURS) < colours_in(tmp_path / "turned.png")

@@ -5,7 +5,7 @@ import torch
 
 from tests.data.test_partition import balanced_labels, partition_of
 from unisono.core.errors import UserError
-from unisono.data.shift import ShiftConfig, apply_shift, rotate, rotation_angles
+from unisono.data.shift import ShiftConfig, apply_shift, bin_counts, rotate, rotation_angles
 
 ROTATION = ShiftConfig(kind="rotation")
 
@@ -45,17 +45,17 @@ def test_each_image_has_its_own_angle_and_chunks_do_not_matter():
     assert torch.equal(whole[3:4], rotate(images[3:4], angles[3:4]))
 
 
-def test_clients_use_few_bins_and_all_of_their_width():
-    labels = balanced_labels(10, 500)
-    partition = partition_of("iid", labels, 20)
+def test_clients_use_one_or_two_bins_and_all_of_their_width():
+    """As on CIFAR-10 with 100 clients: "each client receives one or two bins of rotations"."""
+    partition = partition_of("iid", balanced_labels(10, 5000), 100)
     angles = rotation_angles(ROTATION, partition, seed=1)
     assert angles.min() >= 0
     assert angles.max() < 2 * math.pi + 1e-6
-    bins = (angles / (2 * math.pi / 10)).long().clamp_max(9)
-    counts = torch.stack([torch.bincount(bins[rows], minlength=10) for rows in partition.indices])
-    # "each client receives one or two bins of rotations": the bins that hold a tenth of its images.
-    assert 1 <= (counts > 25).sum(dim=1).float().mean() < 2.5
-    assert (counts.sum(dim=0) > 0).sum() >= 8
+    counts = bin_counts(ROTATION, partition, seed=1)
+    num_bins = (counts > 0).sum(dim=1).float()
+    assert 1.4 < num_bins.mean() < 1.9
+    assert (num_bins <= 2).float().mean() > 0.8
+    assert (counts.sum(dim=0) > 0).all()
     within = (angles / (2 * math.pi / 10)) % 1
     assert float(within.mean()) == pytest.approx(0.5, abs=0.02)
 
@@ -84,3 +84,15 @@ def test_no_shift_returns_the_samples():
 def test_series_cannot_be_rotated():
     with pytest.raises(UserError, match=r"shift.kind 'rotation' needs images, got samples of shape \(3, 50\)"):
         apply_shift(ROTATION, torch.zeros(4, 3, 50), partition_of("iid", torch.zeros(4), 2), seed=0)
+
+
+def test_bins_count_every_sample_where_its_angle_is():
+    labels = balanced_labels(10, 30)
+    partition = partition_of("iid", labels, 7)
+    counts = bin_counts(ROTATION, partition, seed=1)
+    assert torch.equal(counts.sum(dim=1), partition.sizes)
+    angles = rotation_angles(ROTATION, partition, seed=1)
+    for client, rows in enumerate(partition.indices):
+        for number in range(10):
+            low, high = number * math.pi / 5, (number + 1) * math.pi / 5
+            assert int(((angles[rows] >= low) & (angles[rows] < high)).sum()) == int(counts[client, number])

@@ -197,7 +197,7 @@ def test_noise_by_hand() -> None:
     broadcast = Payload({"net": {"w": torch.tensor([1.0, 2.0])}})
     means = {"net": {"w": torch.tensor([4.0, 8.0])}, "other": {"w": torch.tensor([10.0])}}
     noisy = private.add_noise(means, broadcast, {"net": 3, "other": 2}, 6, CTX)
-    generator = CTX.rng("noise")
+    generator = CTX.rng("noise 0")
     z_net, z_other = torch.randn(2, generator=generator), torch.randn(1, generator=generator)
     assert torch.allclose(noisy["net"]["w"], torch.tensor([1.0 + 9 / 6, 2.0 + 18 / 6]) + 3.0 * z_net / 6)
     assert torch.allclose(noisy["other"]["w"], 20 / 6 + 3.0 * z_other / 6)
@@ -214,6 +214,7 @@ def test_noise_has_the_promised_moments_and_is_repeatable() -> None:
     again = private.add_noise(means, broadcast, {"net": 10}, 10, CTX)["net"]["w"]
     other = private.add_noise(means, broadcast, {"net": 10}, 10, Context(1, 3, "train"))["net"]["w"]
     assert torch.equal(noisy, again)
+    assert not torch.equal(noisy, private.add_noise(means, broadcast, {"net": 10}, 10, CTX, attempt=1)["net"]["w"])
     assert not torch.equal(noisy, other)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unisono.federation.robust import coordinate_median, krum_selection, multi_krum, trimmed_mean
+from unisono.core.payload import Tensors
+from unisono.federation.robust import coordinate_median, krum_selection, trimmed_mean, weighted_mean
 
 
 def updates_of(*rows: list[float]) -> list[dict[str, Tensor]]:
@@ -90,6 +92,11 @@ def test_krum_by_hand() -> None:
     With 3 neighbours they would be 62, 101, 75, 134, 54, and the fourth would be.
     """
     assert krum_selection(updates_of([8.0], [0.0], [1.0], [11.0], [6.0]), 1) == [0, 2, 3, 4]
+
+
+def multi_krum(updates: Sequence[Tensors], weights: Sequence[float], num_byzantine: int) -> Tensors:
+    chosen = krum_selection(updates, num_byzantine)
+    return weighted_mean([updates[index] for index in chosen], [weights[index] for index in chosen])
 
 
 def test_multi_krum_rejects_a_far_away_attacker() -> None:

@@ -11,6 +11,7 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.method import Phase
 from unisono.core.payload import Payload
+from unisono.core.wire import to_bytes
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.cohort import CohortConfig, draw_cohort, reachable_clients
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
@@ -201,11 +202,15 @@ def test_the_quorum_itself_is_enough(num_failed: int, attempts: int) -> None:
     assert len(engine.asked) == attempts
 
 
-def test_an_empty_cohort_is_below_any_quorum() -> None:
+def test_a_round_that_reaches_nobody_changes_nothing_and_says_so() -> None:
     cohort = CohortConfig(availability="bernoulli", availability_rate=1e-9)
     federation, _ = federation_of(cohort=cohort, federation=tolerant(retries=0))
-    with pytest.raises(UserError, match="with 0 of 0 clients"):
-        federation.run_round(federation.start())
+    start = federation.start()
+    diary = Diary()
+    state = federation.run_round(start, [diary])
+    assert state.round == 1
+    assert to_bytes(state.server) == to_bytes(start.server)
+    assert any("nobody was asked" in note for record in diary.records for note in record.notes)
 
 
 # --- server

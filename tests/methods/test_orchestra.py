@@ -54,10 +54,10 @@ def test_loss_against_a_naive_reference() -> None:
         z_t = F.normalize(nets["target_projector"](nets["target_encoder"](x[i : i + 1])), dim=1)[0]
         z_o = F.normalize(nets["projector"](nets["encoder"](x[i : i + 1].flip(-1))), dim=1)[0]
         p_t, p_o = (F.softmax(centroids @ z / 0.1, dim=0) for z in (z_t, z_o))
-        cluster -= float((p_t * p_o.log()).sum()) / 5
+        cluster -= (p_t * p_o.log()).sum().item() / 5
         rotated = torch.rot90(x[i : i + 1], int(turns[i]), dims=(2, 3))
         logits = nets["rotation_head"](nets["projector"](nets["encoder"](rotated)))[0]
-        rotation -= float(logits.log_softmax(0)[turns[i]]) / 5
+        rotation -= logits.log_softmax(0)[turns[i]].item() / 5
     assert float(terms["cluster_loss"]) == pytest.approx(cluster, rel=1e-4)
     assert float(terms["rotation_loss"]) == pytest.approx(rotation, rel=1e-4)
     assert float(terms["loss"]) == pytest.approx(cluster + rotation, rel=1e-4)
@@ -67,7 +67,7 @@ def test_loss_against_a_naive_reference() -> None:
 def test_round_zero_clusters_everyone_without_training() -> None:
     method = make()
     assert [(phase.name, phase.everyone) for phase in method.phases(0, Payload())] == [("cluster", True), ("train", False)]
-    assert [phase.name for phase in method.phases(1, Payload())] == ["train"]
+    assert [phase.name for phase in method.phases(1, with_centroids(method))] == ["train"]
     sent = step(method, 0, "cluster", method.init_server(Context(0)))
     assert set(sent.groups) == {"local_centroids"}
 

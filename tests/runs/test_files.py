@@ -111,12 +111,10 @@ def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
     assert log.read() == [{"round": 0}]
 
 
-def test_numbers_that_json_does_not_know_are_refused_whole(tmp_path: Path) -> None:
+def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     log = JsonLines(tmp_path / "log.jsonl")
-    log.append({"loss": 1.0})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        log.append({"loss": float("nan")})
-    assert log.read() == [{"loss": 1.0}]
+    log.append({"loss": float("nan"), "clients": [{"loss": float("inf")}, {"loss": 1.0}]})
+    assert log.read() == [{"loss": None, "clients": [{"loss": None}, {"loss": 1.0}]}]
 
 
 # --- payloads

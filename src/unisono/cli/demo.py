@@ -15,13 +15,14 @@ METHODS = ("simclr", "orchestra")
 
 def demo(
     settings: options.Settings = None,
-    directory: Annotated[str, typer.Option(help="Where the run directories go.")] = "runs",
+    directory: Annotated[str, typer.Option(help="Where the run directories go; default runs.", show_default=False)] = "runs",
 ) -> None:
-    """Learn without labels on images inside the package: Orchestra beside federated SimCLR and untrained weights.
+    """Compare Orchestra, SimCLR and untrained weights.
 
-    Both methods get the same clients, rounds and samples. No download; minutes on two cores.
+    Learns without labels on images inside the package; both methods get the same clients, rounds and samples. No download;
+    minutes on two cores.
 
-    Example: unisono demo --set federation.rounds=1 --set data.limit=200 --set partition.num_clients=10
+    Example: unisono demo --set federation.rounds=1 --set data.limit=200
     """
     import time
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unisono.cli import options
+from unisono.cli.samples import read_samples
 from unisono.cli.tables import make_console
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from unisono.loaded import LoadedRun
 
 SUFFIXES = (".npz", ".parquet")
 
@@ -42,24 +41,11 @@ def embed(
     if output.suffix not in SUFFIXES:
         raise UserError(f"--output must end in {' or '.join(SUFFIXES)}, got {output}.")
     loaded = load(run)
-    parts = [_embed_one(loaded, file) for file in files]
+    parts = [read_samples(loaded, file) for file in files]
     names = [name for found, _ in parts for name in found]
-    features = np.concatenate([rows for _, rows in parts])
+    features = np.concatenate([loaded.embed(samples) for _, samples in parts])
     (_write_npz if output.suffix == ".npz" else _write_parquet)(output, names, features)
     make_console().print(f"{len(names):,} rows of {features.shape[1]} features in {output}", soft_wrap=True)
-
-
-def _embed_one(run: LoadedRun, file: Path) -> tuple[list[str], NDArray[np.float32]]:
-    """Names and features of what a file or folder holds."""
-    from unisono.data.sources.images import list_images, load_images
-    from unisono.data.sources.npz import read_npz
-
-    if file.suffix == ".npz" and file.is_file():
-        with file.open("rb") as content:
-            samples = read_npz(content, file, file.stem).samples
-        return [f"{file}#{row}" for row in range(len(samples))], run.embed(samples)
-    images = list_images([file])
-    return [str(image) for image in images], run.embed(load_images(images, run.method.setting.input_shape))
 
 
 def _write_npz(output: Path, names: list[str], features: NDArray[np.float32]) -> None:

@@ -41,7 +41,9 @@ def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", hidden=True)],
     probes: Annotated[
         list[str] | None,
-        typer.Option("--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, unsupervised; repeatable."),
+        typer.Option(
+            "--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, kmeans, unsupervised; repeatable."
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from unisono import __version__
 from unisono.cli.bench import bench
+from unisono.cli.cluster import cluster
 from unisono.cli.demo import demo
 from unisono.cli.embed import embed
 from unisono.cli.evaluate import evaluate
@@ -38,6 +39,7 @@ app.command("resume", no_args_is_help=True)(resume)
 app.command("show", no_args_is_help=True)(show)
 app.command("evaluate", no_args_is_help=True)(evaluate)
 app.command("embed", no_args_is_help=True)(embed)
+app.command("cluster", no_args_is_help=True)(cluster)
 app.command("export", no_args_is_help=True)(export)
 app.command("partition")(partition)
 app.command("list", no_args_is_help=True)(list_names)

@@ -47,6 +47,7 @@ def partition(
     from unisono.core.config import merge
     from unisono.data.datasets import load_dataset
     from unisono.data.partition import make_partition
+    from unisono.data.shift import bin_counts, check_shift
 
     flags = {"dataset": dataset, "clients": clients, "alpha": alpha, "seed": seed}
     # A config names a method; without a recipe any will do, as none runs.
@@ -54,44 +55,55 @@ def partition(
     config = resolve(tree if scheme is None else merge(tree, {"partition": {"scheme": scheme}}))
     data = load_dataset(config.data)
     split = make_partition(config.partition, data.labels, data.owners, len(data.samples), config.run.seed)
+    check_shift(config.shift, data.input_shape)
+    turns = bin_counts(config.shift, split, config.run.seed) if config.shift.kind == "rotation" else None
 
     console = make_console()
-    console.print(_summary(split, data.labels, f"{data.name} by {config.partition.scheme}") + "\n")
+    console.print(_summary(split, data.labels, f"{data.name} by {config.partition.scheme}", turns) + "\n")
     num_rows = split.num_clients if every_client or split.num_clients <= FEW else FIRST_ROWS
-    console.print(_table(split, data.labels, num_rows, BARS if console.encoding.startswith("utf") else DIGITS))
+    console.print(_table(split, data.labels, turns, num_rows, BARS if console.encoding.startswith("utf") else DIGITS))
     if num_rows < split.num_clients:
         console.print(f"... and {split.num_clients - num_rows:,} more clients: --all shows them.")
     for note in split.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if picture is not None:
-        _draw(split, data.labels, data.class_names, picture)
+        _draw(split, data.labels, data.class_names, picture, turns)
         console.print(f"\nDrawn in {picture}", soft_wrap=True)
 
 
-def _summary(split: Partition, labels: Tensor | None, title: str) -> str:
+def _summary(split: Partition, labels: Tensor | None, title: str, turns: Tensor | None) -> str:
     sizes = split.sizes
     text = (
         f"{title}: {int(sizes.sum()):,} samples of {split.num_clients:,} clients, "
         f"{int(sizes.min()):,} to {int(sizes.max()):,} each (median {int(sizes.median()):,})"
     )
-    if labels is None:
-        return text
-    per_client = (split.class_counts(labels) > 0).sum(dim=1).float()
-    return f"{text}; {per_client.mean():.1f} classes per client on average"
+    if labels is not None:
+        text += f"; {_mean_number(split.class_counts(labels)):.1f} classes per client on average"
+    if turns is not None:
+        text += f"; images rotated by {_mean_number(turns):.1f} of {turns.shape[1]} bins of angles per client on average"
+    return text
 
 
-def _table(split: Partition, labels: Tensor | None, num_rows: int, bars: str) -> Table:
-    """A row per client: samples, classes, the share of its biggest class, and a bar of its shares."""
-    sizes = split.sizes.tolist()[:num_rows]
-    if labels is None:
-        return make_table(["client", "samples"], ([str(i), f"{n:,}"] for i, n in enumerate(sizes)), right=["client", "samples"])
-    counts = split.class_counts(labels)[:num_rows]
-    rows = []
-    for client_id, (size, row) in enumerate(zip(sizes, counts, strict=True)):
-        share = f"{row.max() / row.sum():.0%}" if row.sum() else ""
-        rows.append([str(client_id), f"{size:,}", str(int((row > 0).sum())), share, bar(row, bars)])
-    columns = ["client", "samples", "classes", "biggest", f"share of classes 0 to {counts.shape[1] - 1}"]
-    return make_table(columns, rows, right=columns[:4])
+def _mean_number(counts: Tensor) -> float:
+    """How many columns a row has above 0, on average."""
+    return float((counts > 0).sum(dim=1).float().mean())
+
+
+def _table(split: Partition, labels: Tensor | None, turns: Tensor | None, num_rows: int, bars: str) -> Table:
+    """A row per client: samples, classes, the share of its biggest class, a bar of its shares, and one of its rotations."""
+    columns = ["client", "samples"]
+    rows = [[str(client_id), f"{size:,}"] for client_id, size in enumerate(split.sizes.tolist()[:num_rows])]
+    if labels is not None:
+        counts = split.class_counts(labels)[:num_rows]
+        columns += ["classes", "biggest", f"share of classes 0 to {counts.shape[1] - 1}"]
+        for cells, row in zip(rows, counts, strict=True):
+            share = f"{row.max() / row.sum():.0%}" if row.sum() else ""
+            cells += [str(int((row > 0).sum())), share, bar(row, bars)]
+    if turns is not None:
+        columns.append("rotations 0 to 360°")
+        for cells, row in zip(rows, turns[:num_rows], strict=True):
+            cells.append(bar(row, bars))
+    return make_table(columns, rows, right=columns[:4] if labels is not None else columns[:2])
 
 
 def bar(counts: Tensor, bars: str) -> str:
@@ -101,13 +113,13 @@ def bar(counts: Tensor, bars: str) -> str:
     return "".join(" " if share == 0 else bars[min(len(bars) - 1, int(share * len(bars)))] for share in shares)
 
 
-def _draw(split: Partition, labels: Tensor | None, class_names: Sequence[str], picture: Path) -> None:
+def _draw(split: Partition, labels: Tensor | None, class_names: Sequence[str], picture: Path, turns: Tensor | None) -> None:
     from unisono.core.errors import UserError
     from unisono.data.partition_plot import draw_partition
     from unisono.runs.files import explained
 
     try:
         with explained(picture):
-            draw_partition(split, labels, class_names or None, picture)
+            draw_partition(split, labels, class_names or None, picture, turns)
     except ValueError as error:
         raise UserError(f"--picture must name an image file such as split.png, got {picture}: {error}.") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,15 @@ class ClientData:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def subset(self, positions: Tensor) -> ClientData:
+        """The same client with some of its samples only.
+
+        Args:
+            positions: numbers below len(self), or a mask of shape (len(self),).
+        """
+        labels = None if self.labels is None else self.labels[positions]
+        return replace(self, indices=self.indices[positions], labels=labels)
 
     def batch(self, positions: Tensor) -> Tensor:
         """The samples at these positions, on the device, as floats: images in [0, 1], series as they are.

@@ -72,8 +72,8 @@ class Method(ABC):
     Config: ClassVar[type[Section]] = Section
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """What this method wants in other tables where the user says nothing, such as ``{"views": {"preset": "byol"}}``."""
-    needs_labels: ClassVar[bool] = False
-    """Whether clients hand their (visible) labels to ``client_step``."""
+    needs_labels: bool = False
+    """Whether clients hand their (visible) labels to ``client_step``; a method may decide it by its config."""
 
     def __init__(self, config: Section, setting: Setting) -> None:
         self.setting = setting
@@ -107,7 +107,7 @@ class Method(ABC):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        """The client's answer, and its new local state.
+        """The client's answer, and its new local state: copies, for the next client reuses ``nets``.
 
         Args:
             nets: what ``build`` returned, in the state some other client left it: load before use.

@@ -17,11 +17,13 @@ Scalar = int | float | str | bool
 class Reduce(Enum):
     """How the updates of many clients become one.
 
-    MEAN is the weighted mean over clients. STACK keeps the clients apart, keyed by client id.
+    MEAN is the weighted mean over clients. STACK keeps the clients apart, keyed by client id. ROWS is the mean of tensors of
+    which every client sends its own row only (row ``client_id``), as if it had sent all other rows as the server holds them.
     """
 
     MEAN = "mean"
     STACK = "stack"
+    ROWS = "rows"
 
 
 class Reveals(Enum):
@@ -131,7 +133,7 @@ class Aggregate:
     ``means`` and ``stacks`` hold only groups that at least one client sent; a mean covers the clients that sent the group.
 
     Args:
-        means: the reduced MEAN groups, after the server optimiser.
+        means: the reduced MEAN and ROWS groups, after the server optimiser.
         stacks: the STACK groups, in order of client id.
         weight: total weight of the clients that answered.
         num_clients: how many answered.

@@ -1,4 +1,4 @@
-"""A picture of a partition: one bar per client, one colour per class."""
+"""A picture of a partition: one bar per client, one colour per class, and beside it how clients turn their images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from unisono.data.partition import Partition
 COLOURS = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")
 
 
-def draw_partition(partition: Partition, labels: Tensor | None, class_names: Sequence[str] | None, path: Path) -> None:
+def draw_partition(
+    partition: Partition, labels: Tensor | None, class_names: Sequence[str] | None, path: Path, turns: Tensor | None = None
+) -> None:
     """Writes stacked horizontal bars, samples of each class per client, as an image whose format the path's suffix names.
 
     Args:
@@ -24,27 +26,49 @@ def draw_partition(partition: Partition, labels: Tensor | None, class_names: Seq
         labels: shape (num_samples,); None draws plain sizes.
         class_names: names for the legend; None uses the labels themselves.
         path: the file to write.
+        turns: samples per client and bin of angles, shape (num_clients, num_bins); None where nothing is rotated.
     """
-    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     counts = (partition.sizes[:, None] if labels is None else partition.class_counts(labels)).numpy()
     num_clients, num_classes = counts.shape
+    figure = Figure(figsize=(8 if turns is None else 14, _height(num_clients)), layout="constrained")
+    axes = figure.add_subplot(1, 1 if turns is None else 2, 1)
     colours = _colours(num_classes)
-    figure = Figure(figsize=(8, _height(num_clients)), layout="constrained")
-    axes = figure.add_subplot()
-    clients, classes = counts.nonzero()
-    corners = list(_bars(counts)[clients, classes])
-    bars = PolyCollection(corners, facecolors=[colours[number] for number in classes], antialiased=False)
-    axes.add_collection(bars)
-    axes.set(xlabel="samples", ylabel="client", xlim=(0, counts.sum(axis=1).max() * 1.02), ylim=(num_clients - 0.5, -0.5))
+    _draw_bars(axes, counts, colours)
     axes.set_title(f"{counts.sum()} samples of {num_clients} clients")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
     if labels is not None:
         _add_key(figure, axes, colours, class_names)
+    if turns is not None:
+        _draw_turns(figure, figure.add_subplot(1, 2, 2, sharey=axes), turns.numpy())
     figure.savefig(path, dpi=120)
+
+
+def _draw_bars(axes: Any, counts: NDArray[np.int64], colours: Sequence[Any]) -> None:
+    """Stacked horizontal bars, one per row of counts, shape (num_clients, num_parts)."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.ticker import MaxNLocator
+
+    clients, parts = counts.nonzero()
+    corners = list(_bars(counts)[clients, parts])
+    axes.add_collection(PolyCollection(corners, facecolors=[colours[number] for number in parts], antialiased=False))
+    axes.set(xlabel="samples", ylabel="client", xlim=(0, counts.sum(axis=1).max() * 1.02), ylim=(len(counts) - 0.5, -0.5))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_turns(figure: Any, axes: Any, turns: NDArray[np.int64]) -> None:
+    """The same for angles, whose colours go round a circle as they do."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    num_bins = turns.shape[1]
+    circle = ListedColormap([colormaps["twilight"](number / num_bins) for number in range(num_bins)])
+    _draw_bars(axes, turns, circle.colors)
+    axes.set_title("rotation of images")
+    edges = np.linspace(0, 360, num_bins + 1)
+    figure.colorbar(ScalarMappable(BoundaryNorm(edges, num_bins), circle), ax=axes, fraction=0.04).set_label("degrees")
 
 
 def _bars(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -4,6 +4,9 @@ Louizos et al. 2024 (A): "we bin the [0, 2pi] range into 10 rotation bins and th
 Dirichlet distribution with alpha = 0.1 [...] each client randomly rotates each image of their local dataset once with an angle
 for each image sampled i.i.d. from the bins selected at that client. For the evaluation we consider non-rotated images."
 With a label-skew partition it is the paper's joint shift.
+
+As for labels, alpha is multiplied by the prior, 1 / num_bins: 500 images of a client then lie in 1.6 bins on average, which are the
+paper's "one or two bins of rotations"; a concentration of 0.1 for each bin would give 5.0.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class ShiftConfig(Section):
     kind: Literal["none", "rotation"] = Field(
         "none", description="rotation turns each image once, by an angle of its client's bins"
     )
-    alpha: float = Field(0.1, gt=0, description="concentration of a client's bins; 0.1 leaves one or two")
+    alpha: float = Field(0.1, gt=0, description="concentration of all of a client's bins together; 0.1 leaves one or two")
     num_bins: int = Field(10, ge=1, description="bins that a full turn is cut into")
 
 
@@ -43,13 +46,14 @@ def apply_shift(config: ShiftConfig, samples: Tensor, partition: Partition, seed
         partition: who holds them.
         seed: the run's seed.
     """
-    if config.kind == "none":
-        return samples
-    if samples.dim() != 4:
-        raise UserError(
-            f"shift.kind {config.kind!r} needs images, got samples of shape {tuple(samples.shape[1:])}: use 'none'."
-        )
-    return rotate(samples, rotation_angles(config, partition, seed))
+    check_shift(config, tuple(samples.shape[1:]))
+    return samples if config.kind == "none" else rotate(samples, rotation_angles(config, partition, seed))
+
+
+def check_shift(config: ShiftConfig, input_shape: tuple[int, ...]) -> None:
+    """Nothing, or a UserError where samples of this shape cannot be shifted so."""
+    if config.kind == "rotation" and len(input_shape) != 3:
+        raise UserError(f"shift.kind {config.kind!r} needs images, got samples of shape {input_shape}: use 'none'.")
 
 
 def rotation_angles(config: ShiftConfig, partition: Partition, seed: int) -> Tensor:
@@ -57,10 +61,17 @@ def rotation_angles(config: ShiftConfig, partition: Partition, seed: int) -> Ten
     rng = Context(seed).numpy_rng("shift")
     angles = torch.zeros(int(partition.sizes.sum()))
     for rows in partition.indices:
-        chances = normalised(log_gamma_draws(np.full(config.num_bins, config.alpha), rng))
+        chances = normalised(log_gamma_draws(np.full(config.num_bins, config.alpha / config.num_bins), rng))
         bins = rng.choice(config.num_bins, size=len(rows), p=chances)
         angles[rows] = torch.from_numpy((bins + rng.random(len(rows))) * (2 * math.pi / config.num_bins)).float()
     return angles
+
+
+def bin_counts(config: ShiftConfig, partition: Partition, seed: int) -> Tensor:
+    """Samples per client and bin of angles, shape (num_clients, num_bins)."""
+    angles = rotation_angles(config, partition, seed)
+    bins = (angles * (config.num_bins / (2 * math.pi))).long().clamp_max(config.num_bins - 1)
+    return torch.stack([torch.bincount(bins[rows], minlength=config.num_bins) for rows in partition.indices])
 
 
 def rotate(images: Tensor, angles: Tensor, chunk: int = 256) -> Tensor:

@@ -14,7 +14,7 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.federation.aggregate import AggregationConfig, Fold
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.worker import Clients, Report, answer, prepare_nets
+from unisono.federation.worker import Clients, Report, accept, answer, prepare_nets
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class LaneRunner:
                     ctx,
                     workshop.postprocessor,
                 )
+                accept(answered.update, received, workshop.method.shares, workshop.postprocessor, result.fold, ctx)
             except ClientError as failure:
                 result.failures.append(failure)
                 continue
-            result.fold.add(workshop.postprocessor.decode(answered.update, received))
             result.locals[client_id] = answered.local
             result.reports.append(answered.report)
             on_report(answered.report)

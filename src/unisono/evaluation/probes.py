@@ -22,11 +22,12 @@ from unisono.core.errors import UserError
 from unisono.evaluation.clusters import ari, cluster_balance, clustering_accuracy, nmi, silhouette
 from unisono.evaluation.features import assign, embed
 from unisono.evaluation.finetune import finetune
+from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.knn import knn_probe
 from unisono.evaluation.linear import linear_probe, linear_probe_sgd
-from unisono.evaluation.unsupervised import align, uniformity
+from unisono.evaluation.unsupervised import align, stability, uniformity
 
-ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "unsupervised"]
+ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "kmeans", "unsupervised"]
 Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 NEED_LABELS: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10")
@@ -44,6 +45,7 @@ class EvaluationConfig(Section):
     max_train_samples: int | None = Field(
         None, ge=1, description="Most training samples that the probes with labels learn from, the same number of each class."
     )
+    kmeans_clusters: int | None = Field(None, ge=2, description="kmeans: how many; unset: as many as there are classes.")
     batch_size: int = Field(512, ge=1, description="Samples per forward pass.")
     linear_l2: float = Field(0.01, gt=0, description="linear: weight of |W|^2 / 2 beside the mean cross-entropy.")
     sgd_steps: int = Field(1000, ge=1, description="linear-sgd: steps.")
@@ -125,6 +127,10 @@ def check_probes(
             raise UserError(
                 "evaluation.probes asks for 'clusters', but the method assigns none: leave it out or choose one that does."
             )
+        if name == "kmeans" and not has_labels and config.kmeans_clusters is None:
+            raise UserError(
+                "evaluation.kmeans_clusters is required for the probe 'kmeans', because the data set has no labels to count."
+            )
         if name == "unsupervised" and not has_views:
             raise UserError(
                 "evaluation.probes: 'unsupervised' compares augmented views, but there are none for this data: "
@@ -141,13 +147,17 @@ def run_probes(
     views: Views | None,
     device: torch.device | str = "cpu",
     client_indices: Sequence[Tensor] | None = None,
+    previous_assigner: nn.Module | None = None,
 ) -> dict[str, float]:
     """The probes' numbers by name; accuracies are in [0, 1].
 
-    ``linear``, ``linear-sgd``, ``knn``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``: ``cluster-balance`` and
-    ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test samples (on the training
-    samples where there is no test split). ``unsupervised``: ``align``, ``uniformity`` and ``score``, means over clients; as in
-    Eq. 5 of the Orchestra paper, Align compares each sample with an augmentation of it, and Unif looks at plain samples.
+    ``linear``, ``linear-sgd``, ``knn``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``: ``cluster-balance``
+    and ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test samples (on the
+    training samples where there is no test split), and ``stability`` if the clusters of the round before are given; where
+    a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with test labels also ``kmeans-accuracy``,
+    ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``unsupervised``: ``align``,
+    ``uniformity`` and ``score``, means over clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with
+    an augmentation of it, and Unif looks at plain samples.
 
     Args:
         config: the table.
@@ -158,6 +168,7 @@ def run_probes(
         views: two augmented views of float samples.
         device: where networks run.
         client_indices: each client's rows of the training samples; None takes all samples as one client's.
+        previous_assigner: that of the round before.
     """
     train_labels, test_labels = data.train_labels, data.test_labels
     check_probes(
@@ -165,7 +176,6 @@ def run_probes(
         data.has_labels,
         num_train_samples=len(data.train_samples),
         num_test_samples=len(data.test_samples),
-        has_assigner=assigner is not None,
         has_views=views is not None,
     )
     probes = chosen_probes(config, data.has_labels, assigner is not None)
@@ -175,14 +185,18 @@ def run_probes(
     if train_labels is not None and set(probes) & set(NEED_LABELS):
         visible = (train_labels >= 0).nonzero().flatten()
         label_rows = visible[class_balanced(train_labels[visible], config.max_train_samples, seeded.rng("probe-train"))]
-    features = _Features(encoder, data, torch.cat([label_rows, *client_rows]).unique(), device, config.batch_size)
+    kmeans_rows = _kmeans_rows(config, data, seeded) if "kmeans" in probes else torch.empty(0, dtype=torch.long)
+    rows = torch.cat([label_rows, kmeans_rows, *client_rows]).unique()
+    features = _Features(encoder, data, rows, device, config.batch_size)
 
     numbers: dict[str, float] = {}
     if train_labels is not None and test_labels is not None:
         for name in (name for name in probes if name in NEED_LABELS):
             numbers[name] = _with_labels(name, config, features, label_rows, train_labels[label_rows], test_labels, seeded)
     if "clusters" in probes and assigner is not None:
-        numbers |= _clusters(config, features, assigner, test_labels, seeded)
+        numbers |= _clusters(config, features, assigner, previous_assigner, test_labels, seeded)
+    if "kmeans" in probes:
+        numbers |= _kmeans(config, features, kmeans_rows, test_labels, seeded)
     if "unsupervised" in probes and views is not None:
         numbers |= _unsupervised(config, features, client_rows, views, seeded)
     return numbers
@@ -271,7 +285,12 @@ def _with_labels(
 
 
 def _clusters(
-    config: EvaluationConfig, features: _Features, assigner: nn.Module, test_labels: Tensor | None, ctx: Context
+    config: EvaluationConfig,
+    features: _Features,
+    assigner: nn.Module,
+    previous_assigner: nn.Module | None,
+    test_labels: Tensor | None,
+    ctx: Context,
 ) -> dict[str, float]:
     """What can be said about the clusters with the labels there are."""
     has_test = len(features.data.test_samples) > 0
@@ -281,11 +300,43 @@ def _clusters(
         "cluster-balance": cluster_balance(clusters, num_clusters),
         "silhouette": silhouette(features.test if has_test else features.of(samples), clusters, ctx.rng("probe-silhouette")),
     }
+    if previous_assigner is not None:
+        before, _ = assign(previous_assigner, samples, features.device, config.batch_size)
+        numbers["stability"] = stability(before, clusters)
     if has_test and test_labels is not None:
         numbers["cluster-accuracy"] = clustering_accuracy(test_labels, clusters)
         numbers["nmi"] = nmi(test_labels, clusters)
         numbers["ari"] = ari(test_labels, clusters)
     return numbers
+
+
+def _kmeans(
+    config: EvaluationConfig, features: _Features, rows: Tensor, test_labels: Tensor | None, ctx: Context
+) -> dict[str, float]:
+    """The same of k-means on the features of the training samples."""
+    has_test = len(features.data.test_samples) > 0
+    labels = test_labels if has_test else None
+    num_clusters = config.kmeans_clusters or len(_known(features.data).unique())
+    looked_at = features.test if has_test else features.train(rows)
+    clusters = kmeans_clusters(features.train(rows), looked_at, num_clusters, ctx.rng("probe-kmeans"))
+    numbers = {"kmeans-balance": cluster_balance(clusters, num_clusters)}
+    if labels is not None:
+        numbers["kmeans-accuracy"] = clustering_accuracy(labels, clusters)
+        numbers["kmeans-nmi"] = nmi(labels, clusters)
+        numbers["kmeans-ari"] = ari(labels, clusters)
+    return numbers
+
+
+def _known(data: ProbeData) -> Tensor:
+    """All labels that may be seen."""
+    labels = torch.cat([part for part in (data.train_labels, data.test_labels) if part is not None])
+    return labels[labels >= 0]
+
+
+def _kmeans_rows(config: EvaluationConfig, data: ProbeData, ctx: Context) -> Tensor:
+    """Sorted training rows to cluster, at most ``max_train_samples``, drawn without a look at labels."""
+    order = torch.randperm(len(data.train_samples), generator=ctx.rng("probe-kmeans-rows"))
+    return order[: config.max_train_samples].sort().values
 
 
 def _unsupervised(

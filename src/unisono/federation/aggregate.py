@@ -15,19 +15,33 @@ from pydantic import Field
 from torch import Tensor
 
 from unisono.core.config import Section
+from unisono.core.errors import UserError
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Tensors, Update
-from unisono.federation.robust import coordinate_median, multi_krum, trimmed_mean
+from unisono.federation.robust import coordinate_median, krum_selection, num_cut, trimmed_mean, weighted_mean
 
 NUM_LANES = 8
 
 
 class AggregationConfig(Section):
-    """How MEAN groups are reduced: the table ``[aggregation]``."""
+    """How MEAN groups are reduced: the table ``[aggregation]``; ROWS are always means, for no two clients send the same row."""
 
     rule: Literal["mean", "trimmed-mean", "median", "multi-krum"] = Field("mean", description="how updates are combined")
     weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the mean")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share of values cut from each end (trimmed-mean)")
     byzantine: int = Field(1, ge=0, description="number of hostile clients that is tolerated (multi-krum)")
+
+    def check(self, cohort_size: int) -> None:
+        """Refuses a rule that cannot do what it promises with so few clients."""
+        if self.rule == "multi-krum" and cohort_size <= 2 * self.byzantine + 2:
+            raise UserError(
+                f"aggregation.byzantine must be less than (clients per round - 2) / 2 for multi-krum, got {self.byzantine} with "
+                f"{cohort_size} clients per round: ask more clients or tolerate fewer hostile ones."
+            )
+        if self.rule == "trimmed-mean" and num_cut(self.trim, cohort_size) == 0:
+            raise UserError(
+                f"aggregation.trim must be at least {1 / cohort_size:.2g} to cut anything from {cohort_size} clients per round, "
+                f"got {self.trim}."
+            )
 
 
 def deal_to_lanes(clients: Mapping[int, int], num_lanes: int = NUM_LANES) -> list[list[int]]:
@@ -104,20 +118,28 @@ class Fold:
             total, total_weight = self.metrics.get(name, (0.0, 0.0))
             self.metrics[name] = (total + value, total_weight + weight)
 
-    def finish(self) -> Aggregate:
-        """Means, stacks and metrics of all clients added."""
+    def finish(self, server: Mapping[str, Tensors] | None = None) -> Aggregate:
+        """Means, stacks and metrics of all clients added.
+
+        Args:
+            server: the server's groups; those of ROWS are needed.
+        """
         means: dict[str, Tensors] = {
             group: _divided(sums, self.weights[group]) for group, sums in self.sums.items() if self.weights[group] > 0
         }
         stacks: dict[str, list[tuple[int, Tensors]]] = {}
-        robust: dict[str, list[tuple[int, float, Tensors]]] = {}
+        apart: dict[str, list[tuple[int, float, Tensors]]] = {}
         for group, client_id, weight, tensors in sorted(self.kept, key=lambda entry: entry[:2]):
             if self._shares[group].reduce is Reduce.STACK:
                 stacks.setdefault(group, []).append((client_id, tensors))
             else:
-                robust.setdefault(group, []).append((client_id, weight, tensors))
-        for group, entries in robust.items():
-            means[group] = self._robust_mean([weight for _, weight, _ in entries], [tensors for _, _, tensors in entries])
+                apart.setdefault(group, []).append((client_id, weight, tensors))
+        chosen = self._trusted_clients(apart) if self._config.rule == "multi-krum" else None
+        for group, entries in apart.items():
+            if self._shares[group].reduce is Reduce.MEAN:
+                means[group] = self._robust_mean(entries, chosen)
+            elif any(weight > 0 for _, weight, _ in entries):
+                means[group] = _mean_of_rows((server or {})[group], entries)
         metrics = {name: total / weight for name, (total, weight) in self.metrics.items() if weight > 0}
         return Aggregate(means, stacks, self.weight, self.num_clients, metrics)
 
@@ -152,14 +174,41 @@ class Fold:
         _add_to(self.sums[group], tensors, weight)
         self.weights[group] += weight
 
-    def _robust_mean(self, weights: Sequence[float], updates: Sequence[Tensors]) -> Tensors:
+    def _trusted_clients(self, apart: Mapping[str, Sequence[tuple[int, float, Tensors]]]) -> set[int]:
+        """The clients that multi-Krum keeps, judged by all MEAN groups they sent together."""
+        whole: dict[int, dict[str, Tensor]] = {}
+        for group, entries in apart.items():
+            if self._shares[group].reduce is Reduce.MEAN:
+                for client_id, _, tensors in entries:
+                    whole.setdefault(client_id, {}).update({f"{group}/{name}": tensor for name, tensor in tensors.items()})
+        common = set.intersection(*(set(tensors) for tensors in whole.values())) if whole else set()
+        clients = sorted(whole)
+        if not common:
+            return set(clients)
+        names = sorted(common)
+        updates = [{name: whole[client_id][name] for name in names} for client_id in clients]
+        return {clients[index] for index in krum_selection(updates, self._config.byzantine)}
+
+    def _robust_mean(self, entries: Sequence[tuple[int, float, Tensors]], chosen: set[int] | None) -> Tensors:
+        updates = [tensors for _, _, tensors in entries]
         if not updates[0]:
             return {}
         if self._config.rule == "trimmed-mean":
             return trimmed_mean(updates, self._config.trim)
         if self._config.rule == "median":
             return coordinate_median(updates)
-        return multi_krum(updates, weights, self._config.byzantine)
+        kept = [entry for entry in entries if chosen is None or entry[0] in chosen] or list(entries)
+        return weighted_mean([tensors for _, _, tensors in kept], [weight for _, weight, _ in kept])
+
+
+def _mean_of_rows(server: Tensors, entries: Sequence[tuple[int, float, Tensors]]) -> Tensors:
+    """The mean over clients that each changed their own row: server row + share of the weight * (sent row - server row)."""
+    total = sum(weight for _, weight, _ in entries)
+    means = {name: tensor.clone() for name, tensor in server.items()}
+    for client_id, weight, rows in entries:
+        for name, row in rows.items():
+            means[name][client_id].lerp_(row, weight / total)
+    return means
 
 
 def _check_alike(group: str, sums: Tensors, tensors: Tensors) -> None:

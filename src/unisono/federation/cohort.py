@@ -40,14 +40,15 @@ class CohortConfig(Section):
 def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context) -> np.ndarray:
     """Ids of the clients that can be reached in this round, ascending.
 
-    A diurnal client is reachable with probability ``rate * (1 + sin)``, cut to [0, 1], with its own time zone.
+    A diurnal client is reachable with probability ``rate + min(rate, 1 - rate) * sin``, in its own time zone.
     """
     if config.availability == "always":
         return np.arange(num_clients)
     chance = np.full(num_clients, config.availability_rate)
     if config.availability == "diurnal":
         time_zone = Context(ctx.seed).numpy_rng("time zones").random(num_clients)
-        chance = np.clip(chance * (1 + np.sin(2 * np.pi * (ctx.round / config.day_length + time_zone))), 0, 1)
+        swing = min(config.availability_rate, 1 - config.availability_rate)
+        chance = chance + swing * np.sin(2 * np.pi * (ctx.round / config.day_length + time_zone))
     return np.flatnonzero(ctx.numpy_rng("availability").random(num_clients) < chance)
 
 

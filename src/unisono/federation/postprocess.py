@@ -22,6 +22,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Reduce, Share, Tensors, Update
 from unisono.federation.compress import compress, decompress
+from unisono.federation.whitelist import own_rows
 
 RESIDUAL = "postprocess.residual"
 """The group of a client's local state that holds what compression lost so far."""
@@ -60,7 +61,7 @@ class Postprocessor:
     Args:
         privacy: clipping and noise.
         compression: quantisation and sparsification.
-        shares: the method's whitelist; only MEAN groups are touched.
+        shares: the method's whitelist; MEAN and ROWS groups are touched, STACK groups pass.
     """
 
     def __init__(self, privacy: PrivacyConfig, compression: CompressionConfig, shares: Mapping[str, Share]) -> None:
@@ -73,7 +74,12 @@ class Postprocessor:
         """The update as it leaves the client, and the client's new local state."""
         if not self.active:
             return update, local
-        deltas = self._deltas(update.payload, received)
+        reference = self._reference(received, update.client_id)
+        deltas = {
+            name: tensor - reference[name] if name in reference else tensor
+            for name, tensor in update.payload.tensors()
+            if self._is_reduced(name)
+        }
         residual = local.groups.get(RESIDUAL, {})
         deltas = {name: delta + residual[name] if name in residual else delta for name, delta in deltas.items()}
         deltas = clip(deltas, self.privacy.clip_norm)
@@ -93,14 +99,20 @@ class Postprocessor:
         """The update as the server uses it: absolute values again."""
         if not self.active:
             return update
-        wire = {name: tensor for name, tensor in update.payload.tensors() if self._is_mean(name)}
+        wire = {name: tensor for name, tensor in update.payload.tensors() if self._is_reduced(name)}
         deltas = clip(decompress(wire) if self.compression.active else wire, self.privacy.clip_norm)
-        reference = received.flatten()
+        reference = self._reference(received, update.client_id)
         values = {name: reference[name] + delta if name in reference else delta for name, delta in deltas.items()}
         return replace(update, payload=self._join(update.payload, values))
 
     def add_noise(
-        self, means: Mapping[str, Tensors], broadcast: Payload, num_clients: Mapping[str, int], expected: int, ctx: Context
+        self,
+        means: Mapping[str, Tensors],
+        broadcast: Payload,
+        num_clients: Mapping[str, int],
+        expected: int,
+        ctx: Context,
+        attempt: int = 0,
     ) -> dict[str, Tensors]:
         """The means with Gaussian noise, as the clipped sum plus noise over the *expected* number of clients.
 
@@ -110,10 +122,11 @@ class Postprocessor:
             num_clients: by group, how many sent it.
             expected: the cohort size that the accountant counts with.
             ctx: gives the noise.
+            attempt: how often the round was tried before; every attempt has noise of its own.
         """
         if self.privacy.noise_multiplier == 0 or self.privacy.clip_norm is None:
             return dict(means)
-        generator = ctx.rng("noise")
+        generator = ctx.rng(f"noise {attempt}")
         scale = self.privacy.noise_multiplier * self.privacy.clip_norm
         reference = broadcast.flatten()
         noisy: dict[str, Tensor] = {}
@@ -123,19 +136,20 @@ class Postprocessor:
             noisy[name] = start + ((mean - start) * num_clients[name.split("/", 1)[0]] + noise) / expected
         return dict(Payload.unflatten(noisy).groups)
 
-    def _deltas(self, payload: Payload, received: Payload) -> dict[str, Tensor]:
-        reference = received.flatten()
-        return {
-            name: tensor - reference[name] if name in reference else tensor
-            for name, tensor in payload.tensors()
-            if self._is_mean(name)
+    def _reference(self, received: Payload, client_id: int) -> dict[str, Tensor]:
+        """What a client's tensors are compared with: what it received, its own row of ROWS groups."""
+        rows = {
+            group: own_rows(group, received, client_id)
+            for group, share in self._shares.items()
+            if share.reduce is Reduce.ROWS and group in received.groups
         }
+        return received.with_groups(**rows).flatten()
 
-    def _is_mean(self, full_name: str) -> bool:
-        return self._shares[full_name.split("/", 1)[0]].reduce is Reduce.MEAN
+    def _is_reduced(self, full_name: str) -> bool:
+        return self._shares[full_name.split("/", 1)[0]].reduce is not Reduce.STACK
 
     def _join(self, payload: Payload, tensors: Tensors) -> Payload:
-        untouched = {name: tensor for name, tensor in payload.tensors() if not self._is_mean(name)}
+        untouched = {name: tensor for name, tensor in payload.tensors() if not self._is_reduced(name)}
         return Payload.unflatten({**untouched, **tensors})
 
 

@@ -17,8 +17,13 @@ from unisono.core.payload import Tensors
 
 def trimmed_mean(updates: Sequence[Tensors], trim: float) -> Tensors:
     """Per coordinate, the mean without the ``floor(trim * n)`` smallest and largest values."""
-    num_cut = math.floor(trim * len(updates) + 1e-9)  # 0.29 * 100 is 28.999999999999996
-    return {name: _stack(updates, name).sort(dim=0).values[num_cut : len(updates) - num_cut].mean(dim=0) for name in updates[0]}
+    cut = num_cut(trim, len(updates))
+    return {name: _stack(updates, name).sort(dim=0).values[cut : len(updates) - cut].mean(dim=0) for name in updates[0]}
+
+
+def num_cut(trim: float, num_updates: int) -> int:
+    """How many values a trimmed mean cuts from each end."""
+    return math.floor(trim * num_updates + 1e-9)  # 0.29 * 100 is 28.999999999999996
 
 
 def coordinate_median(updates: Sequence[Tensors]) -> Tensors:
@@ -27,23 +32,19 @@ def coordinate_median(updates: Sequence[Tensors]) -> Tensors:
     return {name: _stack(updates, name).sort(dim=0).values[middle].mean(dim=0) for name in updates[0]}
 
 
-def multi_krum(updates: Sequence[Tensors], weights: Sequence[float], num_byzantine: int) -> Tensors:
-    """The weighted mean of the n - f updates that lie closest to their n - f - 2 nearest neighbours.
-
-    Where all of these have weight 0, they count alike.
-    """
-    chosen = krum_selection(updates, num_byzantine)
-    if not any(weights[index] for index in chosen):
+def weighted_mean(updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """The weighted mean; where all weights are 0, the plain one."""
+    if not any(weights):
         weights = [1.0] * len(updates)
-    total = sum(weights[index] for index in chosen)
+    total = sum(weights)
     return {
-        name: torch.stack([updates[index][name] * (weights[index] / total) for index in chosen]).sum(dim=0)
+        name: torch.stack([update[name] * (weight / total) for update, weight in zip(updates, weights, strict=True)]).sum(dim=0)
         for name in updates[0]
     }
 
 
 def krum_selection(updates: Sequence[Tensors], num_byzantine: int) -> list[int]:
-    """Indices of the n - f updates with the smallest Krum score, ascending."""
+    """Indices of the n - f updates that lie closest to their n - f - 2 nearest neighbours, ascending: multi-Krum."""
     flat = torch.stack([torch.cat([tensor.double().flatten() for tensor in update.values()]) for update in updates])
     distances = torch.cdist(flat, flat).square()
     num_clients = len(updates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -19,6 +19,7 @@ from unisono.federation.client_store import ClientStore
 from unisono.federation.cohort import CohortConfig, draw_cohort, reachable_clients
 from unisono.federation.postprocess import CompressionConfig, Postprocessor, PrivacyConfig
 from unisono.federation.server_optimizers import ServerConfig, optimize
+from unisono.federation.whitelist import check_finite
 from unisono.federation.worker import Report
 
 
@@ -91,11 +92,13 @@ class State:
         round: the next round.
         server: the method's server payload.
         optimizer: the server optimiser's state.
+        num_releases: how many noisy means were made so far, for the privacy accountant.
     """
 
     round: int
     server: Payload
     optimizer: Payload = field(default_factory=Payload)
+    num_releases: int = 0
 
 
 @dataclass
@@ -112,6 +115,7 @@ class RoundRecord:
     clients: list[tuple[str, Report]] = field(default_factory=list)
     failures: list[ClientError] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    num_releases: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The reproducible part, in the order in which it is read."""
@@ -180,13 +184,16 @@ class Federation:
     def run_round(self, state: State, observers: Sequence[Observer] = ()) -> State:
         """One round: tried again with the next cohort while fewer than the quorum answer."""
         config = self.sections.federation
+        num_releases = state.num_releases
         for attempt in range(config.retries + 1):
             self.store.rollback()
             record = RoundRecord(state.round)
             start = time.perf_counter()
             new_state = self._try_round(state, record, attempt, observers)
             record.seconds["round"] = time.perf_counter() - start
+            num_releases += record.num_releases
             if new_state is not None:
+                new_state = replace(new_state, num_releases=num_releases)
                 self.store.commit(state.round)
                 for observer in observers:
                     observer.on_round_end(new_state, record)
@@ -206,11 +213,17 @@ class Federation:
             observer.on_round_start(state.round, sum(len(self._clients_of(phase, cohort, ctx)) for phase in phases))
         for phase in phases:
             clients = self._clients_of(phase, cohort, ctx)
+            if not clients:
+                record.notes.append(f"nobody was asked in phase {phase.name}: no client was drawn or could be reached")
+                continue
             outcome, broadcast = self._ask(phase, clients, server, ctx, record, observers)
             if not outcome.reports or len(outcome.reports) / len(clients) < self.sections.federation.quorum:
                 return None
             phase_ctx = ctx.at(phase=phase.name)
-            aggregate = self._reduce(outcome, broadcast, len(clients) if phase.everyone else self.expected_cohort, phase_ctx)
+            expected = len(clients) if phase.everyone else self.expected_cohort
+            aggregate = self._reduce(outcome, server, broadcast, expected, phase_ctx, attempt)
+            if self.sections.privacy.noise_multiplier > 0 and aggregate.means:
+                record.num_releases += 1
             means, optimizer = optimize(self.sections.server, server.groups, aggregate.means, optimizer)
             optimized = Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
             server = self.method.server_step(server, optimized, phase_ctx)
@@ -255,9 +268,17 @@ class Federation:
         record.seconds[phase.name] = record.seconds.get(phase.name, 0.0) + time.perf_counter() - start
         return outcome, broadcast
 
-    def _reduce(self, outcome: Outcome, broadcast: Payload, expected: int, ctx: Context) -> Aggregate:
-        aggregate = outcome.fold.finish()
-        means = self.postprocessor.add_noise(aggregate.means, broadcast, outcome.fold.counts, expected, ctx)
+    def _reduce(
+        self, outcome: Outcome, server: Payload, broadcast: Payload, expected: int, ctx: Context, attempt: int
+    ) -> Aggregate:
+        aggregate = outcome.fold.finish(server.groups)
+        try:
+            check_finite(Payload(aggregate.means))
+        except ValueError as error:
+            raise UserError(
+                f"Round {ctx.round}, phase {ctx.phase}: in the mean over clients, {error}: lower training.learning_rate."
+            ) from error
+        means = self.postprocessor.add_noise(aggregate.means, broadcast, outcome.fold.counts, expected, ctx, attempt)
         return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
 
 

@@ -17,6 +17,7 @@ from unisono.core.config import Section
 from unisono.core.payload import Payload, Tensors
 
 STATISTICS = ("running_mean", "running_var")
+_STEP_SIZES = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.001, "fedyogi": 0.01, "fedadagrad": 0.01}
 
 
 class ServerConfig(Section):
@@ -25,13 +26,18 @@ class ServerConfig(Section):
     optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = Field(
         "fedavg", description="server optimiser"
     )
-    learning_rate: float = Field(
-        1.0, gt=0, description="1 with fedavg takes the mean as it is; fedadam wants about 0.001 to 0.1"
+    learning_rate: float | None = Field(
+        None, gt=0, description="default 1 for fedavg and fedavgm, 0.001 for fedadam, 0.01 for fedyogi and fedadagrad"
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of fedavgm")
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment (fedadam, fedyogi)")
     beta2: float = Field(0.999, ge=0, lt=1, description="decay of the second moment (fedadam, fedyogi)")
     epsilon: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+
+    @property
+    def step_size(self) -> float:
+        """The learning rate, or the optimiser's own default."""
+        return _STEP_SIZES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
 
 def optimize(
@@ -47,7 +53,7 @@ def optimize(
         means: the clients' means.
         state: what the last call returned, empty at first.
     """
-    if config.optimizer == "fedavg" and config.learning_rate == 1.0:
+    if config.optimizer == "fedavg" and config.step_size == 1.0:
         return dict(means), state
     updated: dict[str, Tensors] = {}
     new_state = dict(state.groups)
@@ -111,9 +117,9 @@ class Yogi(torch.optim.Optimizer):
 
 
 _OPTIMIZERS: dict[str, Callable[[ServerConfig, list[nn.Parameter]], torch.optim.Optimizer]] = {
-    "fedavg": lambda c, p: torch.optim.SGD(p, lr=c.learning_rate),
-    "fedavgm": lambda c, p: torch.optim.SGD(p, lr=c.learning_rate, momentum=c.momentum),
-    "fedadam": lambda c, p: torch.optim.Adam(p, lr=c.learning_rate, betas=(c.beta1, c.beta2), eps=c.epsilon),
-    "fedyogi": lambda c, p: Yogi(p, lr=c.learning_rate, betas=(c.beta1, c.beta2), eps=c.epsilon),
-    "fedadagrad": lambda c, p: torch.optim.Adagrad(p, lr=c.learning_rate, eps=c.epsilon),
+    "fedavg": lambda c, p: torch.optim.SGD(p, lr=c.step_size),
+    "fedavgm": lambda c, p: torch.optim.SGD(p, lr=c.step_size, momentum=c.momentum),
+    "fedadam": lambda c, p: torch.optim.Adam(p, lr=c.step_size, betas=(c.beta1, c.beta2), eps=c.epsilon),
+    "fedyogi": lambda c, p: Yogi(p, lr=c.step_size, betas=(c.beta1, c.beta2), eps=c.epsilon),
+    "fedadagrad": lambda c, p: torch.optim.Adagrad(p, lr=c.step_size, eps=c.epsilon),
 }

@@ -48,9 +48,21 @@ def check_update(update: Update, shares: Mapping[str, Share], received: Payload)
     for group, tensors in update.payload.groups.items():
         if group not in shares:
             raise ValueError(f"group {group!r} is not in the method's shares ({', '.join(shares)})")
-        if shares[group].reduce is Reduce.MEAN and group in received.groups:
+        if shares[group].reduce is Reduce.ROWS:
+            _check_shapes(group, tensors, own_rows(group, received, update.client_id))
+        elif shares[group].reduce is Reduce.MEAN and group in received.groups:
             _check_shapes(group, tensors, received.groups[group])
-    _check_finite(update.payload)
+    check_finite(update.payload)
+
+
+def own_rows(group: str, received: Payload, client_id: int) -> Tensors:
+    """The rows of one client in a ROWS group that was sent to it; a ValueError if it has none there."""
+    if group not in received.groups:
+        raise ValueError(f"group {group!r} holds rows of tensors that were not sent to the client")
+    for name, tensor in received.groups[group].items():
+        if tensor.dim() == 0 or client_id >= len(tensor):
+            raise ValueError(f"{group}/{name} of shape {tuple(tensor.shape)} has no row for client {client_id}")
+    return {name: tensor[client_id] for name, tensor in received.groups[group].items()}
 
 
 def _check_shapes(group: str, tensors: Tensors, expected: Tensors) -> None:
@@ -62,7 +74,8 @@ def _check_shapes(group: str, tensors: Tensors, expected: Tensors) -> None:
             raise ValueError(f"{group}/{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
 
 
-def _check_finite(payload: Payload) -> None:
+def check_finite(payload: Payload) -> None:
+    """Raises a ValueError that names the first tensor with a value that is not finite."""
     floats = [(name, tensor) for name, tensor in payload.tensors() if tensor.is_floating_point() and tensor.numel()]
     if not floats:
         return

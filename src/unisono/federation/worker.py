@@ -14,7 +14,8 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.method import Method
-from unisono.core.payload import Payload, Update
+from unisono.core.payload import Payload, Share, Update
+from unisono.federation.aggregate import Fold
 from unisono.federation.postprocess import RESIDUAL, Postprocessor
 from unisono.federation.whitelist import check_update
 from unisono.methods.local_training import TrainingConfig
@@ -120,6 +121,22 @@ def answer(
         dict(update.metrics),
     )
     return Answer(update, new_local, report)
+
+
+def accept(
+    update: Update, received: Payload, shares: Mapping[str, Share], postprocessor: Postprocessor, fold: Fold, ctx: Context
+) -> None:
+    """The server's side of a client's turn: decodes the update, trusts nothing, and adds it to the fold.
+
+    Raises a ClientError, and adds nothing, if the update is not what the method declared.
+    """
+    try:
+        decoded = postprocessor.decode(update, received)
+        check_update(decoded, shares, received)
+        fold.add(decoded)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
 
 
 def _on_cpu(payload: Payload) -> Payload:

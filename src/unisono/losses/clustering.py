@@ -75,4 +75,6 @@ def assignment_entropy(c: Tensor) -> Tensor:
         c: soft assignments, not negative, shape (batch, num_clusters).
     """
     shares = c.sum(dim=0) / c.sum()
-    return torch.special.entr(shares).sum()
+    # The derivative at 0 is infinite, and a softmax can underflow to 0.
+    terms: Tensor = torch.special.entr(shares.clamp_min(torch.finfo(shares.dtype).tiny))
+    return terms.sum()

@@ -13,7 +13,7 @@ from unisono.losses.precision import in_full_precision
 
 
 @in_full_precision
-def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float) -> Tensor:
+def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float, negatives: Tensor | None = None) -> Tensor:
     """The normalised temperature-scaled cross-entropy, both views as anchors; a scalar.
 
     SimCLR (Chen et al. 2020), Eq. 1: "l(i,j) = -log exp(sim(z_i, z_j)/tau) / sum_{k != i} exp(sim(z_i, z_k)/tau)", sim the
@@ -23,10 +23,13 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float) -> Tensor:
         z_a: projections of the first views, shape (batch, dim), batch >= 2.
         z_b: projections of the second views, same shape.
         temperature: tau > 0.
+        negatives: further projections that every anchor is held apart from, shape (num_negatives, dim).
     """
     batch = _batch_of_pairs("nt_xent", z_a, z_b)
     z = F.normalize(torch.cat([z_a, z_b]), dim=1)
     logits = (z @ z.T / temperature).fill_diagonal_(float("-inf"))
+    if negatives is not None:
+        logits = torch.cat([logits, z @ F.normalize(negatives, dim=1).T / temperature], dim=1)
     partners = torch.arange(2 * batch, device=z.device).roll(batch)
     return F.cross_entropy(logits, partners)
 

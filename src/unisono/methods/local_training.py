@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
+from unisono.core.errors import UserError
 from unisono.core.method import Method, Setting
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.data.views import ViewsConfig, make_views
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
+from unisono.models.micro_batch import has_batch_norm, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state
+from unisono.models.pretrained import load_pretrained
 
 Terms = Mapping[str, Tensor]
 """Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
@@ -38,6 +41,9 @@ class TrainingConfig(Section):
     local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
     local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
     batch_size: int = Field(16, ge=1, description="samples per step")
+    micro_batch: int | None = Field(
+        None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
+    )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
     learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
     schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
@@ -96,11 +102,13 @@ def train_locally(
     learning_rate: float,
     min_batch: int = 1,
     after_step: Callable[[], None] = lambda: None,
+    optimizer: torch.optim.Optimizer | None = None,
+    anchor: Sequence[Tensor] | None = None,
 ) -> dict[str, float]:
     """Trains in place and returns the mean of every term over the steps.
 
     Args:
-        parameters: what is trained; their present values are the anchor of FedProx.
+        parameters: what is trained.
         loss: terms of a batch; draws from the generator alone.
         data: the client's samples.
         training: epochs, batch size, optimiser.
@@ -108,10 +116,13 @@ def train_locally(
         learning_rate: step size of this round.
         min_batch: smaller batches are skipped and counted in ``skipped_batches``.
         after_step: called after every step, such as for a moving average.
+        optimizer: continues with what it remembers, at its own learning rate; a new one where None.
+        anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
     """
-    optimizer = _make_optimizer(training, parameters, learning_rate)
+    optimizer = make_optimizer(training, parameters, learning_rate) if optimizer is None else optimizer
     scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
-    anchor = [parameter.detach().clone() for parameter in parameters] if training.proximal_weight else []
+    if training.proximal_weight and anchor is None:
+        anchor = [parameter.detach().clone() for parameter in parameters]
     views = ctx.rng("views", ctx.device)
     sums: dict[str, Tensor] = {}
     num_steps = num_skipped = 0
@@ -123,7 +134,7 @@ def train_locally(
             terms = loss(batch, views)
         optimizer.zero_grad()
         scaler.scale(terms["loss"]).backward()
-        if anchor:
+        if training.proximal_weight and anchor is not None:
             scaler.unscale_(optimizer)
             _pull_towards(parameters, anchor, training.proximal_weight)
         scaler.step(optimizer)
@@ -149,6 +160,7 @@ class LocalTraining(Method):
         self.training = setting.section(TrainingConfig)
         self.model = setting.section(ModelConfig)
         self.views = make_views(setting.section(ViewsConfig), setting.input_shape)
+        self._check_micro_batch(self.model.norm == "batch")
 
     @property
     def shares(self) -> Mapping[str, Share]:
@@ -174,10 +186,15 @@ class LocalTraining(Method):
     def backbone(self) -> Backbone:
         """A new encoder as the table ``[model]`` describes it."""
         setting = self.setting
-        return make_backbone(self.model, setting.input_shape, setting.mean, setting.std)
+        backbone = make_backbone(self.model, setting.input_shape, setting.mean, setting.std)
+        self._check_micro_batch(has_batch_norm(backbone))
+        return backbone
 
     def init_server(self, ctx: Context) -> Payload:
         nets = build_seeded(self.build, ctx.rng("weights").initial_seed())
+        if self.model.pretrained is not None:
+            for name in {"encoder", "target_encoder"} & set(nets):
+                load_pretrained(nets[name], self.model.pretrained)
         return Payload({name: get_state(nets[name]) for name in self.network_names})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
@@ -190,21 +207,46 @@ class LocalTraining(Method):
 
     def train(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context, loss: Loss) -> Update:
         """Loads what was received, trains on a loss, and shares the networks of ``network_names``."""
-        for name in self.network_names:
+        return self.train_networks(nets, received, data, ctx, loss, self.network_names)
+
+    def train_networks(
+        self,
+        nets: nn.ModuleDict,
+        received: Payload,
+        data: ClientData,
+        ctx: Context,
+        loss: Loss,
+        shared: Sequence[str],
+        frozen: Sequence[str] = (),
+    ) -> Update:
+        """The same for a phase that shares some networks only, or trains on top of frozen ones.
+
+        Args:
+            nets: what ``build`` returned.
+            received: holds the networks that are shared or frozen.
+            data: the client's samples.
+            ctx: gives the order of samples and the views.
+            loss: terms of a batch.
+            shared: networks that the update carries.
+            frozen: networks that stay in eval mode and are not trained.
+        """
+        for name in (*shared, *frozen):
             load_state(nets[name], received.groups[name])
-        nets.train()
-        metrics = train_locally(
-            [parameter for parameter in nets.parameters() if parameter.requires_grad],
-            loss,
-            data,
-            self.training,
-            ctx,
-            learning_rate=self.training.learning_rate_at(ctx.round, self.setting.num_rounds),
-            min_batch=self.min_batch,
-            after_step=lambda: self.after_step(nets, ctx),
-        )
-        shared = Payload({name: get_state(nets[name]) for name in self.network_names})
-        return Update(ctx.client_id, float(len(data)), shared, metrics)
+        for name, net in nets.items():
+            net.train(name not in frozen)
+        trained = [parameter for name in nets if name not in frozen for parameter in nets[name].parameters()]
+        with in_parts(nets, self.training.micro_batch):
+            metrics = train_locally(
+                [parameter for parameter in trained if parameter.requires_grad],
+                loss,
+                data,
+                self.training,
+                ctx,
+                learning_rate=self.training.learning_rate_at(ctx.round, self.setting.num_rounds),
+                min_batch=self.min_batch,
+                after_step=lambda: self.after_step(nets, ctx),
+            )
+        return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in shared}), metrics)
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         return server.with_groups(**aggregate.means)
@@ -214,8 +256,16 @@ class LocalTraining(Method):
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
 
+    def _check_micro_batch(self, batch_norm: bool) -> None:
+        if batch_norm and self.training.micro_batch is not None:
+            raise UserError(
+                f"training.micro_batch = {self.training.micro_batch} gives the gradient of the whole batch only without "
+                'BatchNorm, which mixes the samples of a part: set model.norm = "group" or remove training.micro_batch.'
+            )
 
-def _make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+
+def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """The optimiser that the table ``[training]`` describes, with nothing to remember yet."""
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=training.weight_decay, fused=True)
     return torch.optim.SGD(
@@ -223,7 +273,7 @@ def _make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], le
     )
 
 
-def _pull_towards(parameters: list[nn.Parameter], anchor: list[Tensor], weight: float) -> None:
+def _pull_towards(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weight: float) -> None:
     """Adds the gradient of ``weight / 2 * |w - anchor|^2``."""
     with torch.no_grad():
         for parameter, start in zip(parameters, anchor, strict=True):

@@ -68,7 +68,7 @@ class Orchestra(LocalTraining):
         return {**super().shares, "local_centroids": Share(Reduce.STACK, Reveals.STATISTICS)}
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        return (Phase("cluster", everyone=True), Phase("train")) if round == 0 else (Phase("train"),)
+        return (Phase("cluster", everyone=True), Phase("train")) if "centroids" not in server.groups else (Phase("train"),)
 
     def build(self) -> nn.ModuleDict:
         width = self.config.projection_dim

@@ -1,55 +1,75 @@
-"""Federated SimSiam: a predictor on one branch, a stopped gradient on the other.
+"""Federated SimSiam: a predictor on one branch, a stopped gradient on the other; alone or with user verification and labels.
 
 Chen & He, "Exploring Simple Siamese Representation Learning" (CVPR 2021), as the baseline of
-Lubana et al., "Orchestra" (ICML 2022).
+Lubana et al., "Orchestra" (ICML 2022) and, with ``projector = "two-layer"``, ``uv_weight`` and ``label_weight``, of
+Louizos et al., "A Mutual Information Perspective on Federated Contrastive Learning" (ICLR 2024).
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from unisono.core.config import Section
 from unisono.core.method import Setting, register
 from unisono.losses.siamese import negative_cosine
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, Terms
+from unisono.methods.two_views import Rows, TwoViewConfig, combine
+from unisono.methods.user_verification import UserVerified
 from unisono.models.heads import mlp
 
 
-class SimSiamConfig(Section):
+class SimSiamConfig(TwoViewConfig):
     """Options of SimSiam."""
 
-    projection_dim: int = Field(512, ge=1, description="width of the projector and of its output")
+    projector: Literal["three-layer", "two-layer"] = Field(
+        "three-layer", description="three-layer: with a normalised output (Chen & He); two-layer: plain output (Louizos et al.)"
+    )
+    projection_dim: int = Field(512, ge=1, description="width of the projector's output")
+    hidden_dim: int | None = Field(None, ge=1, description="hidden width of the projector; default projection_dim")
     bottleneck_dim: int = Field(128, ge=1, description="hidden width of the predictor")
 
 
 @register("simsiam")
-class SimSiam(LocalTraining):
+class SimSiam(UserVerified):
     """Each view predicts the projection of the other; no negatives."""
 
     Config = SimSiamConfig
     defaults = {"training": {"learning_rate": 0.01}}
-    network_names = ("encoder", "projector", "predictor")
 
     def __init__(self, config: SimSiamConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
+        super().__init__(config, setting, label_head=config.label_weight > 0)
         self.config = config
 
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        return ("encoder", "projector", "predictor", *self.head_names)
+
     def build(self) -> nn.ModuleDict:
-        encoder = self.backbone()
-        width, bottleneck = self.config.projection_dim, self.config.bottleneck_dim
-        return nn.ModuleDict(
-            {
-                "encoder": encoder,
-                "projector": mlp([encoder.feature_dim, width, width, width], norm=self.model.norm, last_norm=True),
-                "predictor": mlp([width, bottleneck, width], norm=self.model.norm),
-            }
+        encoder, config, norm = self.backbone(), self.config, self.model.norm
+        width, hidden = config.projection_dim, config.hidden_dim or config.projection_dim
+        deep = config.projector == "three-layer"
+        dims = [encoder.feature_dim, hidden, hidden, width] if deep else [encoder.feature_dim, hidden, width]
+        return self.with_heads(
+            nn.ModuleDict(
+                {
+                    "encoder": encoder,
+                    "projector": mlp(dims, norm=norm, last_norm=deep),
+                    "predictor": mlp([width, config.bottleneck_dim, width], norm=norm),
+                }
+            )
         )
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        z = nets["projector"](nets["encoder"](views))
-        z_a, z_b = z.chunk(2)
-        p_a, p_b = nets["predictor"](z).chunk(2)
-        return {"loss": 0.5 * (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a))}
+        h = nets["encoder"](views)
+        z = nets["projector"](h)
+        z_1, z_2 = z.chunk(2)
+        p_1, p_2 = nets["predictor"](z).chunk(2)
+
+        def predict(rows: Rows) -> torch.Tensor:
+            return 0.5 * (negative_cosine(p_1[rows], z_2[rows]) + negative_cosine(p_2[rows], z_1[rows]))
+
+        return combine(self, self.config, nets, h, batch.labels, predict)

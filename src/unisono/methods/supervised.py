@@ -1,6 +1,7 @@
 """Supervised federated averaging, the upper line in comparisons.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS 2017).
+Samples whose labels are hidden are left aside.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
 from unisono.core.method import register
+from unisono.core.payload import Payload, Update
 from unisono.methods.local_training import Batch, LocalTraining, Terms
 
 
@@ -23,6 +27,13 @@ class Supervised(LocalTraining):
     def build(self) -> nn.ModuleDict:
         encoder = self.backbone()
         return nn.ModuleDict({"encoder": encoder, "classifier": nn.Linear(encoder.feature_dim, self.setting.num_classes or 1)})
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        if data.labels is None:
+            raise ValueError("supervised training needs labels")
+        return super().client_step(nets, received, local, data.subset(data.labels >= 0), ctx)
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
         if batch.labels is None:

@@ -28,6 +28,9 @@ class ModelConfig(Section):
     width: float = Field(1.0, gt=0, le=16, description="width factor of the ResNets; 0.25 means 16, 32, 64, 128 channels")
     norm: Norm = Field("group", description="normalisation of the ResNets: batch or group")
     stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
+    pretrained: str | None = Field(
+        None, min_length=1, description="start from this encoder: a finished run directory, or a .safetensors file of one"
+    )
     options: dict[str, int | float | str | bool] = Field(
         default_factory=dict, description="keyword arguments for your own module"
     )

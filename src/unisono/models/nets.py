@@ -6,7 +6,8 @@ are no part of it, because no mean of them makes sense, nor are non-persistent b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import TypeVar
 
 import torch
@@ -68,6 +69,12 @@ def copy_weights(source: nn.Module, destination: nn.Module) -> None:
     load_state(destination, state_view(source))
 
 
+def add_targets(nets: nn.ModuleDict, names: Sequence[str]) -> nn.ModuleDict:
+    """The same networks, and frozen copies of the named ones whose names begin with ``target_``."""
+    nets.update({f"target_{name}": freeze(deepcopy(nets[name])) for name in names})
+    return nets
+
+
 def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
     """Moves the target towards the online module, in place: target = momentum * target + (1 - momentum) * online.
 
@@ -85,6 +92,29 @@ def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
         raise ValueError(f"only one of target and online has the tensor {odd!r}")
     if averages:
         torch._foreach_lerp_(list(averages.values()), [values[name] for name in averages], 1 - momentum)
+
+
+def weight_divergence(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """The mean over weight tensors of the L2 distance between two states of one network.
+
+    Biases and the scales, shifts and statistics of norms, all vectors, are left out.
+
+    Args:
+        first: a state.
+        second: another, with the same names and shapes.
+    """
+    names = [name for name, tensor in first.items() if tensor.dim() > 1]
+    if not names:
+        return 0.0
+    differences = torch._foreach_sub([first[name] for name in names], [second[name] for name in names])
+    return float(torch.stack(torch._foreach_norm(differences)).mean())
+
+
+def mix_states(first: Mapping[str, Tensor], second: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
+    """The state weight * first + (1 - weight) * second."""
+    names = list(first)
+    mixed = torch._foreach_lerp([second[name] for name in names], [first[name] for name in names], weight) if names else []
+    return dict(zip(names, mixed, strict=True))
 
 
 def freeze(module: M) -> M:

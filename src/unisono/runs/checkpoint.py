@@ -85,7 +85,8 @@ class Checkpoints:
         try:
             manifest = _manifest(directory)
             payloads = {name: _payload(directory, manifest, name) for name in manifest["files"]}
-            state = State(manifest["round"], payloads["server.safetensors"], payloads["optimizer.safetensors"])
+            server, optimizer = payloads["server.safetensors"], payloads["optimizer.safetensors"]
+            state = State(manifest["round"], server, optimizer, manifest["releases"])
             clients = {int(client): payloads[_client_file(int(client))] for client in manifest["clients"]}
             checkpoint = Checkpoint(state, manifest["logs"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -116,7 +117,13 @@ class Checkpoints:
             else:
                 files[name] = _write_sum(directory / name, store.get(client_id))
             versions[str(client_id)] = version
-        manifest = {"round": state.round, "files": files, "clients": versions, "logs": dict(log_lengths)}
+        manifest = {
+            "round": state.round,
+            "releases": state.num_releases,
+            "files": files,
+            "clients": versions,
+            "logs": dict(log_lengths),
+        }
         write_and_sync(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
         sync_directory(directory / "clients")
         sync_directory(directory)

@@ -65,6 +65,11 @@ class RunDirectory:
         """The finished encoder's directory."""
         return self.path / "model"
 
+    @property
+    def clusters(self) -> Path:
+        """Where contact sheets of clusters lie."""
+        return self.path / "clusters"
+
     def checkpoints(self, keep: int = 2) -> Checkpoints:
         """The run's checkpoints."""
         return Checkpoints(self.path / "checkpoints", keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -106,7 +107,7 @@ class JsonLines:
     def append(self, entry: Mapping[str, Any]) -> None:
         """Adds a line and hands it to the operating system."""
         with explained(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
+            file.write(json.dumps(_without_nan(entry), allow_nan=False) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines."""
@@ -131,3 +132,12 @@ class JsonLines:
         if self.path.exists():
             with explained(self.path), self.path.open("rb") as file:
                 os.fsync(file.fileno())
+
+
+def _without_nan(value: Any) -> Any:
+    """The same value with null for numbers that JSON has no word for, such as a probe that came out NaN."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from unisono.core.errors import ClientError
+from unisono.core.payload import Reduce, Share
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.privacy.accountant import UserLevelAccountant
@@ -56,16 +59,21 @@ class Failures(Observer):
 
 
 class PrivacyLedger(Observer):
-    """Writes the privacy spent so far to ``privacy.jsonl`` every round."""
+    """Writes the privacy spent so far to ``privacy.jsonl`` every round, and which groups it covers."""
 
-    def __init__(self, directory: RunDirectory, accountant: UserLevelAccountant, delta: float) -> None:
+    def __init__(
+        self, directory: RunDirectory, accountant: UserLevelAccountant, delta: float, shares: Mapping[str, Share]
+    ) -> None:
         self._log = directory.logs["privacy"]
         self._accountant = accountant
         self._delta = delta
+        self._covers = [group for group, share in shares.items() if share.reduce is not Reduce.STACK]
+        self._misses = [group for group, share in shares.items() if share.reduce is Reduce.STACK]
 
     def on_round_end(self, state: State, record: RoundRecord) -> None:
-        epsilon = self._accountant.epsilon(state.round)
-        self._log.append({"round": record.round, "epsilon": epsilon, "delta": self._delta})
+        epsilon = self._accountant.epsilon(state.num_releases)
+        spent = {"round": record.round, "epsilon": epsilon, "delta": self._delta}
+        self._log.append({**spent, "covers": self._covers, "does_not_cover": self._misses})
         record.metrics["epsilon"] = epsilon
 
 

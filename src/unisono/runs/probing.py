@@ -46,8 +46,8 @@ class WholeProbe:
         self._views = views
         self._client_indices = client_indices
 
-    def __call__(self, server: Payload, round: int) -> dict[str, float]:
-        """Names and values, such as ``linear``."""
+    def __call__(self, server: Payload, round: int, previous: Payload | None = None) -> dict[str, float]:
+        """Names and values, such as ``linear``; with the server's payload of the round before, also how clusters have moved."""
         return run_probes(
             self._config,
             self._method.encoder(server),
@@ -56,6 +56,7 @@ class WholeProbe:
             Context(self._seed, round, "probe"),
             views=self._views,
             client_indices=self._client_indices,
+            previous_assigner=None if previous is None else self._method.assigner(previous),
         )
 
 
@@ -66,11 +67,16 @@ class Probing(Observer):
         self._probe = probe
         self._every = every
         self._num_rounds = num_rounds
+        self._previous: Payload | None = None
+
+    def on_start(self, state: State) -> None:
+        self._previous = state.server
 
     def on_round_end(self, state: State, record: RoundRecord) -> None:
         due = self._every > 0 and state.round % self._every == 0
         if due or state.round == self._num_rounds:
             start = time.perf_counter()
-            results = self._probe(state.server, state.round)
+            results = self._probe(state.server, state.round, self._previous)
             record.metrics.update({PREFIX + name: value for name, value in results.items()})
             record.seconds["probe"] = time.perf_counter() - start
+        self._previous = state.server

@@ -1,0 +1,66 @@
+"""``unisono cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.samples import read_samples
+from unisono.cli.tables import make_console, make_table
+
+Row = tuple[str, int, float]
+"""Name, cluster and confidence of a sample."""
+
+
+def cluster(
+    run: options.Run,
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", hidden=True)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a .csv file instead of a table.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Find the clusters of images or series.
+
+    RUN is the directory of a run whose method clusters; FILES are images, folders of images, or .npz files with an array 'x'.
+    For each there is the number of its cluster and how sure the model is of it, from 0 to 1; row 7 of a.npz is called a.npz#7.
+
+    Example: unisono cluster runs/clusters samples.npz --output clusters.csv
+    """
+    import json as json_format
+
+    from unisono.core.errors import UserError
+    from unisono.loaded import load
+    from unisono.runs.files import write_atomically
+
+    if output is not None and output.suffix != ".csv":
+        raise UserError(f"--output must end in .csv, got {output}.")
+    loaded = load(run)
+    rows: list[Row] = []
+    for file in files:
+        names, samples = read_samples(loaded, file)
+        clusters, confidences = loaded.cluster(samples)
+        rows += zip(names, clusters.tolist(), confidences.tolist(), strict=True)
+    if output is not None:
+        write_atomically(output, _csv(rows).encode())
+    if json:
+        print(json_format.dumps([{"file": name, "cluster": number, "confidence": sure} for name, number, sure in rows]))
+    elif output is not None:
+        found = len({number for _, number, _ in rows})
+        make_console().print(f"{len(rows):,} samples in {found} clusters in {output}", soft_wrap=True)
+    else:
+        cells = [[name, str(number), f"{sure:.3f}"] for name, number, sure in rows]
+        make_console().print(make_table(["file", "cluster", "confidence"], cells, right=["cluster", "confidence"]))
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["file", "cluster", "confidence"])
+    writer.writerows((name, number, f"{sure:.6f}") for name, number, sure in rows)
+    return text.getvalue()

@@ -1,0 +1,61 @@
+"""A picture of a graph of devices: who is linked to whom, and which classes each one holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unisono.data.graph import DeviceGraph
+from unisono.data.partition_plot import COLOURS
+
+NODE = 0.035
+"""Radius of a device in a picture of width 1."""
+
+
+def draw_graph(graph: DeviceGraph, class_counts: Tensor | None, path: Path) -> None:
+    """Writes devices and links as an image whose format the path's suffix names; a device is a pie of its classes.
+
+    Args:
+        graph: the links.
+        class_counts: samples per device and class, shape (num_devices, num_classes); None draws plain discs.
+        path: the file to write.
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    places = _places(graph)
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.add_collection(LineCollection([places[list(edge)] for edge in graph.edges], colors="#888888", linewidths=1, zorder=1))
+    radius = NODE * min(1.0, (20 / graph.num_devices) ** 0.5)
+    for device, place in enumerate(places):
+        _draw_device(axes, place, radius, None if class_counts is None else class_counts[device].numpy())
+        axes.annotate(str(device), place, xytext=(0, 10), textcoords="offset points", ha="center", va="bottom", fontsize=8)
+    axes.set(xlim=(-0.06, 1.06), ylim=(-0.06, 1.06), aspect="equal")
+    axes.set_axis_off()
+    axes.set_title(f"{graph.num_devices} devices, {len(graph.edges)} links, {graph.mean_degree:.1f} neighbours on average")
+    figure.savefig(path, dpi=120)
+
+
+def _places(graph: DeviceGraph) -> NDArray[np.float64]:
+    """Where devices stand, shape (num_devices, 2); on a circle where they stand nowhere."""
+    if graph.places is not None:
+        return graph.places
+    angles = 2 * np.pi * np.arange(graph.num_devices) / graph.num_devices
+    return 0.5 + 0.48 * np.stack((np.sin(angles), np.cos(angles)), axis=1)
+
+
+def _draw_device(axes: Any, place: NDArray[np.float64], radius: float, counts: NDArray[np.int64] | None) -> None:
+    from matplotlib.patches import Circle, Wedge
+
+    if counts is None or counts.sum() == 0 or len(counts) > len(COLOURS):
+        axes.add_patch(Circle(tuple(place), radius, color=COLOURS[0], zorder=2))
+        return
+    ends = np.concatenate(([0], counts.cumsum())) * 360 / counts.sum()
+    for colour, start, end in zip(COLOURS, ends[:-1], ends[1:], strict=False):
+        if end > start:
+            axes.add_patch(Wedge(tuple(place), radius, start, end, color=colour, zorder=2))

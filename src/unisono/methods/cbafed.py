@@ -1,0 +1,126 @@
+"""CBAFed: pseudo-labels above thresholds that are lower for classes seen less often.
+
+Li et al., "Class Balanced Adaptive Pseudo Labeling for Federated Semi-Supervised Learning" (CVPR 2023), as the baseline of
+Louizos et al., "A Mutual Information Perspective on Federated Contrastive Learning" (ICLR 2024), B.2, without its residual
+weight connection. Clients say how many samples of each class they trained on; the threshold of class c in the next round is
+T_c = p_c + 0.84 - std(p), at most 0.95, where p are the shares of the classes over all clients of the last round. Pseudo-labels
+are fixed at the start of a round; a client with no confident sample trains on its labels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.method import Setting, register
+from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
+from unisono.losses.labelled import label_cross_entropy
+from unisono.methods.local_training import Batch, Terms
+from unisono.methods.round_start import at_round_start
+from unisono.methods.user_verification import UserVerificationConfig, UserVerified
+
+
+class CBAFedConfig(UserVerificationConfig):
+    """Options of CBAFed."""
+
+    base_threshold: float = Field(0.84, ge=0, le=1, description="threshold of a class of average frequency, but for its share")
+    max_threshold: float = Field(0.95, ge=0, le=1, description="no threshold is higher")
+
+
+@register("cbafed")
+class CBAFed(UserVerified):
+    """Labels where there are some, and predictions of the server's model that are confident for their class."""
+
+    Config = CBAFedConfig
+    defaults = {"aggregation": {"weighting": "uniform"}}
+    needs_labels = True
+
+    def __init__(self, config: CBAFedConfig, setting: Setting) -> None:
+        super().__init__(config, setting, label_head=True)
+        self.config = config
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        return ("encoder", *self.head_names)
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return {**super().shares, "class_counts": Share(Reduce.MEAN, Reveals.STATISTICS)}
+
+    def build(self) -> nn.ModuleDict:
+        return self.with_heads(nn.ModuleDict({"encoder": self.backbone()}))
+
+    def init_server(self, ctx: Context) -> Payload:
+        num_classes = self.setting.num_classes or 1
+        return super().init_server(ctx).with_groups(class_shares={"p": torch.full((num_classes,), 1 / num_classes)})
+
+    def broadcast(self, server: Payload, ctx: Context) -> Payload:
+        return super().broadcast(server, ctx).with_groups(class_shares=server.groups["class_shares"])
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        if data.labels is None:
+            raise ValueError("CBAFed needs labels, hidden ones as -1")
+        limits = thresholds(received.groups["class_shares"]["p"], self.config.base_threshold, self.config.max_threshold)
+        logits = at_round_start(nets, self.network_names, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        labels = with_pseudo_labels(data.labels, logits.cpu(), limits)
+        chosen = replace(data, labels=labels).subset(labels >= 0)
+        update = super().client_step(nets, received, local, chosen, ctx)[0]
+        counts = {"counts": torch.bincount(labels[labels >= 0], minlength=len(limits)).float()}
+        metrics = {
+            **update.metrics,
+            "pseudo_labelled": float((labels >= 0).sum() - (data.labels >= 0).sum()) / max(1, len(data)),
+        }
+        return replace(update, payload=update.payload.with_groups(class_counts=counts), metrics=metrics), local
+
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        if batch.labels is None:
+            raise ValueError("CBAFed needs labels")
+        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
+        logits_1, logits_2 = nets["label_head"](h).chunk(2)
+        label_loss = label_cross_entropy(logits_1, logits_2, batch.labels)
+        verification = self.verify(nets, *h.chunk(2))
+        if not verification:
+            return {"loss": label_loss}
+        return {"loss": label_loss + self.config.uv_weight * verification["uv_loss"], "label_loss": label_loss, **verification}
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        means = dict(aggregate.means)
+        counts = means.pop("class_counts", {}).get("counts")
+        stepped = super().server_step(server, replace(aggregate, means=means), ctx)
+        if counts is None or float(counts.sum()) == 0:
+            return stepped
+        return stepped.with_groups(class_shares={"p": counts / counts.sum()})
+
+
+def thresholds(shares: Tensor, base: float, highest: float) -> Tensor:
+    """T_c = p_c + base - std(p), at most ``highest``, shape (num_classes,).
+
+    Args:
+        shares: p, the share of each class in the last round's training data, shape (num_classes,).
+        base: 0.84 in the paper.
+        highest: 0.95 in the paper.
+    """
+    spread = shares.std(correction=min(1, len(shares) - 1))
+    return (shares + base - spread).clamp(max=highest)
+
+
+def with_pseudo_labels(labels: Tensor, logits: Tensor, limits: Tensor) -> Tensor:
+    """The labels, and where they are hidden the most likely class if its probability exceeds the class's limit, else -1.
+
+    Args:
+        labels: shape (num_samples,), -1 where hidden.
+        logits: class scores, shape (num_samples, num_classes).
+        limits: threshold of each class, shape (num_classes,).
+    """
+    if len(labels) == 0:
+        return labels
+    confidence, classes = logits.softmax(dim=1).max(dim=1)
+    return torch.where((labels < 0) & (confidence > limits[classes]), classes, labels)

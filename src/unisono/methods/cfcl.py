@@ -1,0 +1,86 @@
+"""CF-CL: cooperative federated contrastive learning, with points exchanged between neighbouring devices.
+
+Wagle et al., "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange" (CF-CL). The exchange is that of
+``exchange.py``; here is what devices learn from their points: the paper's triplet loss, or SimCLR's NT-Xent in its place.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.method import Setting, register
+from unisono.losses.contrastive import nt_xent, triplet
+from unisono.methods.exchange import Exchange, ExchangeConfig
+from unisono.methods.local_training import Batch, Terms
+from unisono.models.heads import mlp
+
+
+class CFCLConfig(ExchangeConfig):
+    """Options of CF-CL."""
+
+    loss: Literal["triplet", "simclr"] = Field("triplet", description="what devices minimise")
+    normalize: bool = Field(False, description="triplet: embeddings of unit length; simclr always compares such")
+    temperature: float = Field(0.1, gt=0, description="simclr: divides the cosine similarities")
+    projection_dim: int = Field(128, ge=1, description="simclr: width of the projector and of its output")
+
+
+@register("cfcl")
+class CFCL(Exchange):
+    """Devices send the points that matter most to their neighbours, and learn on these and their own."""
+
+    Config = CFCLConfig
+    defaults = {
+        "partition": {"scheme": "classes-per-client", "num_clients": 10},
+        "model": {"backbone": "cfcl-cnn"},
+        "views": {"preset": "cfcl"},
+        "training": {
+            "local_steps": 10,
+            "batch_size": 64,
+            "optimizer": "adam",
+            "learning_rate": 1e-4,
+            "weight_decay": 0.0,
+        },
+        "federation": {"rounds": 250},
+        "evaluation": {"probe_every": 25},
+        "run": {"checkpoint_every": 25},
+    }
+    min_batch = 2
+
+    def __init__(self, config: CFCLConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.config = config
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        return ("encoder", "projector") if self.config.loss == "simclr" else ("encoder",)
+
+    def build(self) -> nn.ModuleDict:
+        encoder = self.backbone()
+        nets = nn.ModuleDict({"encoder": encoder})
+        if self.config.loss == "simclr":
+            width = self.config.projection_dim
+            nets["projector"] = mlp([encoder.feature_dim, width, width], norm=self.model.norm)
+        return nets
+
+    def represent(self, nets: nn.ModuleDict, x: Tensor) -> Tensor:
+        """The space of the loss: the encoder's features, or for SimCLR their projections of unit length."""
+        if self.config.loss == "simclr":
+            return F.normalize(nets["projector"](nets["encoder"](x)), dim=1)
+        z: Tensor = nets["encoder"](x)
+        return F.normalize(z, dim=1) if self.config.normalize else z
+
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        if self.config.loss == "simclr":
+            z_a, z_b = self.represent(nets, torch.cat(self.views.pair(batch.x, generator))).chunk(2)
+            return {"loss": nt_xent(z_a, z_b, self.config.temperature)}
+        both = torch.cat((batch.x, self.views.first(batch.x, generator)))
+        anchors, positives = self.represent(nets, both).chunk(2)
+        # The batch is a uniform draw from the device's points, so another row of it is another of its points.
+        shift = int(torch.randint(1, len(batch), (), generator=generator, device=batch.x.device))
+        losses = triplet(anchors, positives, anchors.roll(shift, dims=0), self.exchange.margin, reduction="none")
+        return {"loss": losses.mean(), "active": (losses > 0).float().mean()}

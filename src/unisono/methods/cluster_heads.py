@@ -1,0 +1,101 @@
+"""What methods with an instance head and a cluster head share: options, heads, losses, and the watch for collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.config import Section
+from unisono.core.errors import UserError
+from unisono.core.method import Setting
+from unisono.core.payload import Payload
+from unisono.losses.clustering import Contrast, assignment_entropy, cluster_contrast, instance_contrast
+from unisono.models.heads import mlp
+
+ENTROPY = "assignment_entropy"
+"""Metric: entropy of the mean assignment over its maximum, log num_clusters; near 0 one cluster takes all."""
+Pairs = Sequence[tuple[Tensor, Tensor]]
+"""First and second views of a batch, as one network or two see them."""
+
+
+class ClusterHeadsConfig(Section):
+    """Options of methods with an instance head and a cluster head; the defaults are those of Miao & Koyuncu."""
+
+    num_clusters: int | None = Field(None, ge=2, description="number of clusters; unset: as many as the data has classes")
+    instance_dim: int = Field(128, ge=1, description="width of the instance head's output")
+    instance_temperature: float = Field(0.5, gt=0, description="tau_I, divides the similarities of samples")
+    cluster_temperature: float = Field(1.0, gt=0, description="tau_C, divides the similarities of clusters")
+    contrast: Contrast = Field("ntxent", description="ntxent: the standard loss; paper: Eq. 1 as it is printed")
+    entropy_weight: float = Field(1.0, ge=0, description="weight of the entropy of the mean assignment, which is maximised")
+    collapse_threshold: float = Field(
+        0.5, ge=0, le=1, description="the run says so when that entropy, over its maximum, falls below this"
+    )
+
+
+def wanted_clusters(num_clusters: int | None, setting: Setting) -> int:
+    """The number that the config asks for, or that of the data's classes; a UserError where there is neither."""
+    found = setting.num_classes if num_clusters is None else num_clusters
+    if found is None or found < 2:
+        raise UserError("method.num_clusters is required, because the data has no labels to tell how many classes there are.")
+    return found
+
+
+def make_heads(feature_dim: int, config: ClusterHeadsConfig, num_clusters: int) -> dict[str, nn.Module]:
+    """``instance_head`` and ``cluster_head``, both of one hidden layer; the softmax of the latter is part of the loss."""
+    return {
+        "instance_head": mlp([feature_dim, feature_dim, config.instance_dim], norm=None),
+        "cluster_head": mlp([feature_dim, feature_dim, num_clusters], norm=None),
+    }
+
+
+def instance_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
+    """The mean over pairs of the contrast of samples; a scalar.
+
+    Args:
+        pairs: projections, each of shape (batch, instance_dim).
+        config: temperature and formula.
+    """
+    losses = [instance_contrast(z_a, z_b, config.instance_temperature, config.contrast) for z_a, z_b in pairs]
+    return torch.stack(losses).mean()
+
+
+def cluster_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
+    """The mean over pairs of the contrast of clusters; a scalar.
+
+    Args:
+        pairs: soft assignments, each of shape (batch, num_clusters).
+        config: temperature and formula.
+    """
+    losses = [cluster_contrast(c_a, c_b, config.cluster_temperature, config.contrast) for c_a, c_b in pairs]
+    return torch.stack(losses).mean()
+
+
+def entropies(c_a: Tensor, c_b: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed entropies of two mean assignments, and their mean over the maximum, log num_clusters; scalars.
+
+    Args:
+        c_a: soft assignments of the first views, shape (batch, num_clusters).
+        c_b: soft assignments of the second views, same shape.
+    """
+    total = assignment_entropy(c_a) + assignment_entropy(c_b)
+    return total, total / (2 * math.log(c_a.shape[1]))
+
+
+def remember_entropy(server: Payload, metrics: Mapping[str, float]) -> Payload:
+    """The server's state with the entropy of the round, for ``collapse_notes``."""
+    return server.with_scalars(**{ENTROPY: metrics[ENTROPY]}) if ENTROPY in metrics else server
+
+
+def collapse_notes(before: Payload, after: Payload, threshold: float) -> list[str]:
+    """A sentence if the entropy of the mean assignment fell below the threshold in this round."""
+    entropy, previous = (float(server.scalars.get(ENTROPY, 1.0)) for server in (after, before))
+    if not entropy < threshold <= previous:
+        return []
+    return [
+        f"the clusters are collapsing: the entropy of the mean assignment fell to {entropy:.2f} of its maximum, below "
+        f"method.collapse_threshold = {threshold:g}; raise method.entropy_weight or lower training.learning_rate."
+    ]

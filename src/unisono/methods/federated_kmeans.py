@@ -1,0 +1,175 @@
+"""Federated k-means, on pixels or on the features of a finished encoder; clients share centroids and counts only.
+
+Before the first round every reachable client clusters its own samples and sends centroids and counts, which the server
+clusters into the first global centroids, as in Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering"
+(ICML 2021). Then each round is a step of Lloyd's k-means: clients send the sum and the number of their samples in every
+cluster. With one client it is k-means; with model.pretrained it is the "FedU + K-means" of Miao & Koyuncu without
+gathering features at the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.clustering.federated_kmeans import cluster_totals, next_centroids, without_small_clusters
+from unisono.clustering.kmeans import kmeans
+from unisono.core.client_data import ClientData
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+from unisono.core.method import Method, Phase, Setting, register
+from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
+from unisono.methods.cluster_heads import wanted_clusters
+from unisono.models.backbones import ModelConfig, make_backbone
+from unisono.models.nets import build_seeded, get_state, load_state
+from unisono.models.pretrained import load_pretrained
+
+SEED, ASSIGN = "seed", "assign"
+BATCH = 512
+
+
+class FederatedKMeansConfig(Section):
+    """Options of federated k-means."""
+
+    num_clusters: int | None = Field(None, ge=2, description="number of clusters; unset: as many as the data has classes")
+    features: Literal["pixels", "encoder"] = Field("pixels", description="what is clustered; encoder: that of model.pretrained")
+    min_cluster_size: int = Field(2, ge=1, description="a client says nothing of clusters in which it has fewer samples")
+
+
+@register("federated-kmeans")
+class FederatedKMeans(Method):
+    """K-means whose clients share centroids and counts; on pixels, or on the features of a finished encoder."""
+
+    Config = FederatedKMeansConfig
+    shares = {
+        "seeds": Share(Reduce.STACK, Reveals.STATISTICS),
+        "totals": Share(Reduce.MEAN, Reveals.STATISTICS),
+    }
+
+    def __init__(self, config: FederatedKMeansConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.config = config
+        self.model = setting.section(ModelConfig)
+        self.num_clusters = wanted_clusters(config.num_clusters, setting)
+        if config.features == "encoder" and self.model.pretrained is None:
+            raise UserError('method.features = "encoder" needs a finished encoder: name one in model.pretrained.')
+
+    def build(self) -> nn.ModuleDict:
+        if self.config.features == "pixels":
+            return nn.ModuleDict({"encoder": nn.Flatten()})
+        setting = self.setting
+        return nn.ModuleDict({"encoder": make_backbone(self.model, setting.input_shape, setting.mean, setting.std)})
+
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
+        return (Phase(ASSIGN),) if "centroids" in server.groups else (Phase(SEED, everyone=True), Phase(ASSIGN))
+
+    def init_server(self, ctx: Context) -> Payload:
+        encoder = build_seeded(self.build, ctx.rng("weights").initial_seed())["encoder"]
+        if self.config.features == "encoder" and self.model.pretrained is not None:
+            load_pretrained(encoder, self.model.pretrained)
+        return Payload({"encoder": get_state(encoder)})
+
+    def broadcast(self, server: Payload, ctx: Context) -> Payload:
+        names = ("encoder",) if ctx.phase == SEED else ("encoder", "centroids")
+        return Payload({name: server.groups[name] for name in names if name in server.groups})
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        load_state(nets["encoder"], received.groups["encoder"])
+        points = _features(nets["encoder"].eval(), data)
+        if ctx.phase == SEED:
+            return Update(ctx.client_id, float(len(data)), self._seeds(points, ctx)), local
+        if "centroids" not in received.groups:
+            return Update(ctx.client_id, float(len(data)), Payload()), local
+        totals = cluster_totals(points, received.groups["centroids"]["centroids"])
+        shown = without_small_clusters(totals, self.config.min_cluster_size)
+        # Shares of the client's samples: their mean with weights by samples is the total over all clients' samples.
+        sent = Payload({"totals": {"sums": shown.sums / len(data), "counts": shown.counts / len(data)}})
+        metrics = {"loss": totals.squared_distance / len(data)}
+        return Update(ctx.client_id, float(len(data)), sent, metrics), local
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        if ctx.phase == SEED:
+            seeds = [tensors for _, tensors in aggregate.stacks.get("seeds", [])]
+            return server.with_groups(centroids={"centroids": self._merge(seeds, ctx)}) if seeds else server
+        if "totals" not in aggregate.means:
+            return server
+        totals, previous = aggregate.means["totals"], server.groups["centroids"]["centroids"]
+        centroids = next_centroids(totals["sums"], totals["counts"], previous)
+        moved = float((centroids - previous).norm(dim=1).max())
+        variance = aggregate.metrics["loss"] / centroids.shape[1]
+        return server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved, variance=variance)
+
+    def server_metrics(self, server: Payload) -> Mapping[str, float]:
+        return {"moved": float(server.scalars["moved"])} if "moved" in server.scalars else {}
+
+    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        if "centroids" in before.groups or "centroids" not in after.groups:
+            return ()
+        found = len(after.groups["centroids"]["centroids"])
+        if found == self.num_clusters:
+            return ()
+        return [f"clients could show only {found} clusters of the {self.num_clusters} asked for, and so there are {found}."]
+
+    def encoder(self, server: Payload) -> nn.Module:
+        encoder = self.build()["encoder"]
+        load_state(encoder, server.groups["encoder"])
+        return encoder.eval()
+
+    def assigner(self, server: Payload) -> nn.Module | None:
+        if "variance" not in server.scalars:
+            return None
+        centroids, variance = server.groups["centroids"]["centroids"], float(server.scalars["variance"])
+        return NearestMean(self.encoder(server), centroids, variance).eval()
+
+    def _seeds(self, points: Tensor, ctx: Context) -> Payload:
+        """The client's own centroids and counts; of clusters of at least ``min_cluster_size`` samples."""
+        num_clusters = min(self.num_clusters, len(points) // self.config.min_cluster_size)
+        if num_clusters == 0:
+            return Payload()
+        clusters = kmeans(points, num_clusters, ctx.rng("seeds"))
+        counts = torch.bincount(clusters.assignment, minlength=num_clusters)
+        shown = counts >= self.config.min_cluster_size
+        if not bool(shown.any()):
+            return Payload()
+        return Payload({"seeds": {"centroids": clusters.centroids[shown], "counts": counts[shown].float()}})
+
+    def _merge(self, seeds: Sequence[Tensors], ctx: Context) -> Tensor:
+        """The first global centroids: clusters of those of all clients, each the mean of the samples behind it."""
+        centroids = torch.cat([tensors["centroids"] for tensors in seeds])
+        counts = torch.cat([tensors["counts"] for tensors in seeds])
+        if len(centroids) <= self.num_clusters:
+            return centroids
+        clusters = kmeans(centroids, self.num_clusters, ctx.rng("seeds"))
+        sums = torch.zeros_like(clusters.centroids).index_add_(0, clusters.assignment, centroids * counts[:, None])
+        totals = torch.zeros(self.num_clusters).index_add_(0, clusters.assignment, counts)
+        return next_centroids(sums, totals, clusters.centroids)
+
+
+class NearestMean(nn.Module):
+    """Samples to cluster scores: log-likelihoods, up to a constant, under equal round Gaussians at the centroids."""
+
+    centroids: Tensor
+
+    def __init__(self, encoder: nn.Module, centroids: Tensor, variance: float) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.register_buffer("centroids", centroids)
+        self.variance = max(variance, torch.finfo(torch.float32).eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores, shape (batch, num_clusters)."""
+        return -torch.cdist(self.encoder(x), self.centroids).square() / (2 * self.variance)
+
+
+def _features(encoder: nn.Module, data: ClientData) -> Tensor:
+    """Features of all of a client's samples, on the CPU, shape (len(data), feature_dim)."""
+    with torch.no_grad():
+        parts = [encoder(data.batch(positions)).float().cpu() for positions in torch.arange(len(data)).split(BATCH)]
+    return torch.cat(parts)

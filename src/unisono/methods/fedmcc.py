@@ -1,0 +1,169 @@
+"""FedMCC: representations first, clusters on top of them second.
+
+Miao & Koyuncu, "Federated Momentum Contrastive Clustering", section III. In stage 1, "represent", clients learn the
+encoder and the instance head from the instance loss (Eq. 8). In stage 2, "cluster", the encoder is frozen in eval mode,
+and only the cluster head is learnt (Eq. 9) and averaged. Targets restart from the received online networks in every
+round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+from unisono.core.method import Phase, Setting, register
+from unisono.core.payload import Aggregate, Payload, Update
+from unisono.methods.cluster_heads import (
+    ENTROPY,
+    ClusterHeadsConfig,
+    cluster_loss,
+    collapse_notes,
+    entropies,
+    instance_loss,
+    make_heads,
+    remember_entropy,
+    wanted_clusters,
+)
+from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.models.nets import add_targets, load_state, update_ema
+
+REPRESENT, CLUSTER = "represent", "cluster"
+LEARNT = {REPRESENT: ("encoder", "instance_head"), CLUSTER: ("cluster_head",)}
+"""The online networks that a stage trains."""
+
+
+class FedMCCConfig(ClusterHeadsConfig):
+    """Options of FedMCC."""
+
+    ema: float = Field(0.99, ge=0, le=1, description="momentum of the target networks")
+    aggregate_target: bool = Field(False, description="average the targets too: the ablation of Table VII")
+    represent_rounds: int | None = Field(
+        None, ge=0, description="most rounds of stage 1; unset: ten of eleven; 0 with model.pretrained: stage 2 alone"
+    )
+    handover: Literal["rounds", "plateau"] = Field(
+        "rounds", description="when stage 2 begins: after represent_rounds, or as soon as the loss stops falling"
+    )
+    plateau_patience: int = Field(5, ge=1, description="rounds without progress that make a plateau")
+    plateau_tolerance: float = Field(0.005, ge=0, description="relative fall of the loss that counts as progress")
+
+
+@register("fedmcc")
+class FedMCC(LocalTraining):
+    """Momentum contrastive clustering in two stages: the encoder first, then the clusters with the encoder frozen."""
+
+    Config = FedMCCConfig
+    defaults = {
+        "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128, "local_epochs": 5},
+        "views": {"preset": "fedmcc"},
+    }
+    min_batch = 2
+
+    def __init__(self, config: FedMCCConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        if config.represent_rounds == 0 and self.model.pretrained is None:
+            raise UserError("method.represent_rounds = 0 clusters with a finished encoder: name one in model.pretrained.")
+        self.config = config
+        self.num_clusters = wanted_clusters(config.num_clusters, setting)
+        default = setting.num_rounds - max(1, round(setting.num_rounds / 11))
+        self.represent_rounds = default if config.represent_rounds is None else config.represent_rounds
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        return (*self._shared(REPRESENT), *self._shared(CLUSTER))
+
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
+        return (Phase(str(server.scalars["stage"])),)
+
+    def build(self) -> nn.ModuleDict:
+        encoder = self.backbone()
+        nets = nn.ModuleDict({"encoder": encoder, **make_heads(encoder.feature_dim, self.config, self.num_clusters)})
+        return add_targets(nets, (*LEARNT[REPRESENT], *LEARNT[CLUSTER]))
+
+    def init_server(self, ctx: Context) -> Payload:
+        return super().init_server(ctx).with_scalars(stage=REPRESENT if self.represent_rounds > 0 else CLUSTER)
+
+    def broadcast(self, server: Payload, ctx: Context) -> Payload:
+        names = ("encoder", *self._shared(CLUSTER)) if ctx.phase == CLUSTER else self._shared(REPRESENT)
+        return Payload({name: server.groups[name] for name in names})
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        for name in LEARNT[ctx.phase]:
+            load_state(nets[f"target_{name}"], received.groups[name])
+        loss = self.loss if ctx.phase == REPRESENT else self.loss_of_clusters
+        update = self.train_networks(
+            nets,
+            received,
+            data,
+            ctx,
+            lambda batch, generator: loss(nets, batch, generator),
+            self._shared(ctx.phase),
+            frozen=() if ctx.phase == REPRESENT else ("encoder",),
+        )
+        return update, local
+
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        views = torch.cat(self.views.pair(batch.x, generator))
+        z_a, z_b = nets["instance_head"](nets["encoder"](views)).chunk(2)
+        with torch.no_grad():
+            target_z_a, target_z_b = nets["target_instance_head"](nets["target_encoder"](views)).chunk(2)
+        return {"loss": instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)}
+
+    def loss_of_clusters(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        """The terms of a batch in stage 2."""
+        with torch.no_grad():
+            h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
+            target_c_a, target_c_b = nets["target_cluster_head"](h).softmax(dim=1).chunk(2)
+        c_a, c_b = nets["cluster_head"](h).softmax(dim=1).chunk(2)
+        cluster = cluster_loss([(c_a, target_c_b), (target_c_a, c_b)], self.config)
+        entropy, share = entropies(c_a, c_b)
+        return {"loss": cluster - self.config.entropy_weight * entropy, "cluster_loss": cluster, ENTROPY: share}
+
+    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
+        for name in LEARNT[ctx.phase]:
+            update_ema(nets[f"target_{name}"], nets[name], self.config.ema)
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        server = remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
+        if ctx.phase == REPRESENT:
+            server = self._watch_loss(server, aggregate.metrics.get("loss"))
+            patience = self.config.plateau_patience
+            stalled = self.config.handover == "plateau" and int(server.scalars["stale_rounds"]) >= patience
+            if stalled or ctx.round + 1 >= self.represent_rounds:
+                return server.with_scalars(stage=CLUSTER)
+        return server
+
+    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        notes = collapse_notes(before, after, self.config.collapse_threshold)
+        if before.scalars["stage"] != after.scalars["stage"]:
+            notes.append("stage 1 is done: from the next round on the encoder is frozen and the cluster head is learnt.")
+        return notes
+
+    def assigner(self, server: Payload) -> nn.Module | None:
+        if ENTROPY not in server.scalars:
+            return None  # the cluster head has not been trained yet
+        nets = self.build()
+        for name in ("encoder", "cluster_head"):
+            load_state(nets[name], server.groups[name])
+        return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()
+
+    def _shared(self, stage: str) -> tuple[str, ...]:
+        names = LEARNT[stage]
+        return (*names, *(f"target_{name}" for name in names)) if self.config.aggregate_target else names
+
+    def _watch_loss(self, server: Payload, loss: float | None) -> Payload:
+        """Counts the rounds since the loss last fell by more than the tolerance."""
+        best = server.scalars.get("best_loss")
+        if loss is None or not isinstance(best, float):
+            return server.with_scalars(stale_rounds=0, **({} if loss is None else {"best_loss": loss}))
+        if loss < best - self.config.plateau_tolerance * abs(best):
+            return server.with_scalars(stale_rounds=0, best_loss=loss)
+        return server.with_scalars(stale_rounds=int(server.scalars.get("stale_rounds", 0)) + 1)

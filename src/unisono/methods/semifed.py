@@ -1,0 +1,98 @@
+"""SemiFed: pseudo-labels of confident samples, and consistent predictions of two views.
+
+Lin et al., "SemiFed: Semi-supervised Federated Learning with Consistency and Pseudo-Labeling" (2021), as the baseline of
+Louizos et al., "A Mutual Information Perspective on Federated Contrastive Learning" (ICLR 2024), B.2: "we do not make use of an
+ensemble of client models in order to impute the missing labels but rather assign a pseudo-label to the datapoint based on the
+received server model". So no client sees another's model. They do not print the consistency loss; here it is the
+Kullback-Leibler divergence from the prediction of the first view, held fixed, to that of the second.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.method import Setting, register
+from unisono.core.payload import Payload, Update
+from unisono.losses.labelled import label_cross_entropy
+from unisono.methods.local_training import Batch, Terms
+from unisono.methods.round_start import at_round_start
+from unisono.methods.user_verification import UserVerificationConfig, UserVerified
+
+
+class SemiFedConfig(UserVerificationConfig):
+    """Options of SemiFed."""
+
+    threshold: float = Field(0.95, ge=0, le=1, description="confidence above which a prediction becomes a pseudo-label")
+    pseudo_weight: float = Field(1.0, ge=0, description="weight of the cross-entropy with pseudo-labels")
+    consistency_weight: float = Field(1.0, ge=0, description="weight of the divergence between two views' predictions")
+
+
+@register("semifed")
+class SemiFed(UserVerified):
+    """Labels where there are some, confident predictions of the server's model elsewhere, and agreement of two views."""
+
+    Config = SemiFedConfig
+    needs_labels = True
+
+    def __init__(self, config: SemiFedConfig, setting: Setting) -> None:
+        super().__init__(config, setting, label_head=True)
+        self.config = config
+
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        return ("encoder", *self.head_names)
+
+    def build(self) -> nn.ModuleDict:
+        return self.with_heads(nn.ModuleDict({"encoder": self.backbone()}))
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        logits = at_round_start(nets, self.network_names, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        guesses = pseudo_labels(logits, self.config.threshold)
+        return self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, guesses)), local
+
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+        raise NotImplementedError("the loss needs the round's pseudo-labels; see client_step")
+
+    def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, guesses: Tensor) -> Terms:
+        if batch.labels is None:
+            raise ValueError("SemiFed needs labels, hidden ones as -1")
+        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
+        logits_1, logits_2 = nets["label_head"](h).chunk(2)
+        unlabelled = batch.labels < 0
+        pseudo = torch.where(unlabelled, guesses[batch.positions.to(guesses.device)], -1)
+        zero = h.new_zeros(())
+        terms = {
+            "label_loss": zero if bool(unlabelled.all()) else label_cross_entropy(logits_1, logits_2, batch.labels),
+            "pseudo_loss": label_cross_entropy(logits_1, logits_2, pseudo) if bool((pseudo >= 0).any()) else zero,
+            "consistency_loss": consistency(logits_1[unlabelled], logits_2[unlabelled]) if bool(unlabelled.any()) else zero,
+            **self.verify(nets, *h.chunk(2)),
+        }
+        config = self.config
+        total = (
+            terms["label_loss"]
+            + config.pseudo_weight * terms["pseudo_loss"]
+            + config.consistency_weight * terms["consistency_loss"]
+            + config.uv_weight * terms.get("uv_loss", zero)
+        )
+        return {"loss": total, **terms, "pseudo_labelled": (pseudo >= 0).float().mean()}
+
+
+def pseudo_labels(logits: Tensor, threshold: float) -> Tensor:
+    """The most likely class of each sample where its probability exceeds the threshold, else -1, shape (batch,)."""
+    if len(logits) == 0:
+        return torch.empty(0, dtype=torch.long, device=logits.device)
+    confidence, classes = logits.softmax(dim=1).max(dim=1)
+    return torch.where(confidence > threshold, classes, -1)
+
+
+def consistency(logits_1: Tensor, logits_2: Tensor) -> Tensor:
+    """The mean of KL(p_1 || p_2), where no gradient flows through p_1; a scalar."""
+    fixed = logits_1.detach().log_softmax(dim=1)
+    return F.kl_div(logits_2.log_softmax(dim=1), fixed, reduction="batchmean", log_target=True)

@@ -1,0 +1,182 @@
+"""User verification: any method that trains networks locally may also learn which client a sample comes from.
+
+Louizos, Reisser, Korzhenkov, "A Mutual Information Perspective on Federated Contrastive Learning" (ICLR 2024). A projector
+reads the features, and a softmax over one unit vector per client tells the client (Lemmas 2.1 and 2.2). Added to a local contrastive
+loss, this bounds the information between two views over the whole federation (Eq. 6). A client trains and sends its own
+vector alone; the others come from the server and stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.method import Setting
+from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
+from unisono.losses.user_verification import client_log_likelihood
+from unisono.methods.local_training import Batch, LocalTraining, Loss, Terms
+from unisono.models.heads import mlp
+
+VECTORS = "user_vectors"
+"""The network, and the group of payloads, that hold the clients' vectors."""
+INFORMATION = "mi_"
+"""Terms of this prefix bound mutual information, in nats; they are logged for the networks as received, before any step."""
+
+
+class UserVerificationConfig(Section):
+    """Options of user verification."""
+
+    uv_weight: float = Field(0.0, ge=0, description="weight of user verification, the paper's beta (1 there); 0 leaves it out")
+    uv_scale: float = Field(10.0, gt=0, description="factor of the cosines in the softmax over clients")
+    uv_hidden_dim: int = Field(2048, ge=1, description="hidden width of the client projector")
+    uv_dim: int = Field(128, ge=1, description="width of the clients' vectors")
+
+
+class UserVectors(nn.Module):
+    """The vectors of all clients as the server sent them, and this client's own as it is trained.
+
+    Args:
+        num_clients: how many there are.
+        dim: their width.
+    """
+
+    vectors: Tensor
+
+    def __init__(self, num_clients: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.zeros(num_clients, dim), persistent=False)
+        self.own = nn.Parameter(torch.zeros(dim))
+        self.client_id = 0
+
+    @torch.no_grad()
+    def load(self, vectors: Tensor, client_id: int) -> None:
+        """Takes the server's vectors; row ``client_id`` is the one to train."""
+        self.vectors.copy_(vectors)
+        self.own.copy_(vectors[client_id])
+        self.client_id = client_id
+
+
+class UserVerified(LocalTraining):
+    """Template: local training, with user verification where ``uv_weight`` is above 0, and a label head where it is asked for.
+
+    A method lists ``head_names`` among its networks, passes its networks through ``with_heads``, and adds the ``uv_loss`` of
+    ``verify`` to its loss. With ``uv_weight = 0`` and no label head it is plain local training.
+
+    Args:
+        config: the method's own table.
+        setting: the run around it.
+        label_head: whether a linear layer on the features predicts labels; then clients hand over the labels they have.
+    """
+
+    def __init__(self, config: UserVerificationConfig, setting: Setting, label_head: bool = False) -> None:
+        super().__init__(config, setting)
+        self._verification = config
+        self.needs_labels = label_head
+        self.verifies = config.uv_weight > 0
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """The networks that ``with_heads`` adds and clients share whole."""
+        return ("label_head",) * self.needs_labels + ("client_projector",) * self.verifies
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return {**super().shares, **({VECTORS: Share(Reduce.ROWS)} if self.verifies else {})}
+
+    def with_heads(self, nets: nn.ModuleDict) -> nn.ModuleDict:
+        """The same networks, ``encoder`` among them, and the heads that the config asks for."""
+        config, feature_dim = self._verification, int(nets["encoder"].feature_dim)  # type: ignore[arg-type]
+        if self.needs_labels:
+            nets["label_head"] = nn.Linear(feature_dim, self.setting.num_classes or 1)
+        if self.verifies:
+            nets["client_projector"] = mlp([feature_dim, config.uv_hidden_dim, config.uv_dim], norm=None)
+            nets[VECTORS] = UserVectors(self.setting.num_clients, config.uv_dim)
+        return nets
+
+    def init_server(self, ctx: Context) -> Payload:
+        server = super().init_server(ctx)
+        return server.with_groups(**{VECTORS: {"vectors": self._first_vectors(ctx)}}) if self.verifies else server
+
+    def broadcast(self, server: Payload, ctx: Context) -> Payload:
+        sent = super().broadcast(server, ctx)
+        return sent.with_groups(**{VECTORS: server.groups[VECTORS]}) if self.verifies else sent
+
+    def train(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context, loss: Loss) -> Update:
+        if self.verifies:
+            _vectors(nets).load(received.groups[VECTORS]["vectors"], ctx.client_id)
+        watched = _FirstInformation(loss)
+        update = super().train(nets, received, data, ctx, watched)
+        update = replace(update, metrics={**update.metrics, **watched.information})
+        if not self.verifies:
+            return update
+        own = {"vectors": F.normalize(_vectors(nets).own.detach(), dim=0)}
+        return replace(update, payload=update.payload.with_groups(**{VECTORS: own}))
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        stepped = super().server_step(server, aggregate, ctx)
+        if not self.verifies:
+            return stepped
+        before, after = server.groups[VECTORS]["vectors"], stepped.groups[VECTORS]["vectors"]
+        # Normalising again would move vectors that nobody touched by a rounding error.
+        moved = (after != before).any(dim=1, keepdim=True)
+        return stepped.with_groups(**{VECTORS: {"vectors": torch.where(moved, F.normalize(after, dim=1), before)}})
+
+    def verify(self, nets: nn.ModuleDict, h_1: Tensor, h_2: Tensor) -> dict[str, Tensor]:
+        """The loss ``uv_loss`` = -E log r(s | z_1) - E log r(s | z_2) and the terms of Eq. 6 in it; nothing if there is none.
+
+        Args:
+            nets: what ``with_heads`` returned.
+            h_1: features of the first views, shape (batch, feature_dim).
+            h_2: features of the second views, same shape.
+        """
+        if not self.verifies or len(h_1) == 0:
+            return {}
+        net, scale = _vectors(nets), self._verification.uv_scale
+        z = nets["client_projector"](torch.cat((h_1, h_2)))
+        log_1, log_2 = client_log_likelihood(z, net.vectors, net.own, net.client_id, scale).view(2, -1).mean(dim=1)
+        return {
+            "uv_loss": -(log_1 + log_2),
+            "mi_client_1": log_1.detach(),
+            "mi_client_2": log_2.detach(),
+            "mi_entropy": torch.full_like(log_1, math.log(self.setting.num_clients)),
+        }
+
+    def _first_vectors(self, ctx: Context) -> Tensor:
+        """Random unit vectors; each depends on the seed and its client alone, however many clients there are."""
+        dim = self._verification.uv_dim
+        draws = [
+            torch.randn(dim, generator=ctx.at(client_id=client).rng("user vector"))
+            for client in range(self.setting.num_clients)
+        ]
+        return F.normalize(torch.stack(draws), dim=1)
+
+
+class _FirstInformation:
+    """A loss whose information terms are taken from its first batch, when all clients still have the same networks."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._started = False
+        self.information: dict[str, float] = {}
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Terms:
+        terms = self._loss(batch, generator)
+        if not self._started:
+            self.information = {name: float(term) for name, term in terms.items() if name.startswith(INFORMATION)}
+            self._started = True
+        return {name: term for name, term in terms.items() if not name.startswith(INFORMATION)}
+
+
+def _vectors(nets: nn.ModuleDict) -> UserVectors:
+    net = nets[VECTORS]
+    assert isinstance(net, UserVectors)
+    return net

@@ -1,0 +1,99 @@
+"""CBAFed: thresholds by class, labels fixed at the start of the round, counts that travel."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from tests.tiny import NUM_CLASSES, SIZES, TinyFederation, tiny_clients
+from unisono.core.context import Context
+from unisono.core.payload import Aggregate, Payload
+from unisono.federation.worker import Clients, prepare_nets
+from unisono.methods.cbafed import CBAFed, thresholds, with_pseudo_labels
+
+CPU = torch.device("cpu")
+
+
+def test_thresholds_by_hand() -> None:
+    """T_c = p_c + 0.84 - std(p), at most 0.95: rarer classes are accepted more easily."""
+    shares = [0.5, 0.3, 0.2, 0.0]
+    spread = statistics.stdev(shares)
+    expected = [min(0.95, share + 0.84 - spread) for share in shares]
+    assert thresholds(torch.tensor(shares), 0.84, 0.95).tolist() == pytest.approx(expected)
+    assert thresholds(torch.full((10,), 0.1), 0.84, 0.95).tolist() == pytest.approx([0.94] * 10)
+    assert thresholds(torch.ones(1), 0.84, 0.95).tolist() == pytest.approx([0.95])
+
+
+def test_pseudo_labels_by_hand() -> None:
+    """Three unlabelled samples, 91% sure of class 0, 1 and 2; class 1 asks for more. A known label is never replaced."""
+    logits = 3 * torch.eye(3)
+    limits = torch.tensor([0.9, 0.95, 0.9])
+    assert with_pseudo_labels(torch.tensor([-1, -1, -1]), logits, limits).tolist() == [0, -1, 2]
+    assert with_pseudo_labels(torch.tensor([2, 0, -1]), logits, limits).tolist() == [2, 0, 2]
+    assert with_pseudo_labels(torch.empty(0, dtype=torch.long), torch.empty(0), limits).shape == (0,)
+
+
+def federation(base: float, visible: float = 0.5) -> TinyFederation:
+    clients = tiny_clients(labels=True)
+    assert clients.labels is not None
+    hidden = torch.rand(len(clients.labels), generator=torch.Generator().manual_seed(0)) >= visible
+    labels = torch.where(hidden, -1, clients.labels)
+    split = torch.arange(sum(SIZES)).split(list(SIZES))
+    return TinyFederation(
+        "cbafed", over={"method": {"base_threshold": base}}, clients=Clients(clients.samples, split, labels)
+    )
+
+
+def counts_of(tiny: TinyFederation, client_id: int) -> tuple[torch.Tensor, dict[str, float]]:
+    assert isinstance(tiny.method, CBAFed)
+    nets, ctx = prepare_nets(tiny.method, CPU), Context(0, 0, "train", client_id)
+    received = tiny.method.broadcast(tiny.method.init_server(Context(0)), ctx)
+    update, _ = tiny.method.client_step(nets, received, Payload(), tiny.clients.data_of(client_id, CPU), ctx)
+    return update.payload.groups["class_counts"]["counts"], dict(update.metrics)
+
+
+def test_without_confident_samples_a_client_trains_on_its_labels() -> None:
+    tiny = federation(base=1.0)
+    tiny.method.config = tiny.method.config.model_copy(update={"max_threshold": 1.0})  # type: ignore[attr-defined]
+    counts, metrics = counts_of(tiny, 3)
+    labels = tiny.clients.data_of(3, CPU).labels
+    assert labels is not None
+    assert counts.tolist() == torch.bincount(labels[labels >= 0], minlength=NUM_CLASSES).tolist()
+    assert metrics["pseudo_labelled"] == 0
+
+
+def test_with_all_samples_confident_it_trains_on_all() -> None:
+    tiny = federation(base=0.0)
+    counts, metrics = counts_of(tiny, 3)
+    labels = tiny.clients.data_of(3, CPU).labels
+    assert labels is not None
+    assert int(counts.sum()) == SIZES[3]
+    assert metrics["pseudo_labelled"] == pytest.approx(float((labels < 0).float().mean()))
+
+
+def test_a_client_without_any_label_sends_what_it_received() -> None:
+    tiny = federation(base=1.0, visible=0.0)
+    counts, metrics = counts_of(tiny, 3)
+    assert counts.tolist() == [0.0] * NUM_CLASSES
+    assert "loss" not in metrics
+    tiny.run()
+
+
+def test_the_server_turns_counts_into_the_next_shares() -> None:
+    method = federation(base=0.84).method
+    server = method.init_server(Context(0))
+    assert server.groups["class_shares"]["p"].tolist() == pytest.approx([1 / 3] * 3)
+    step = method.server_step(server, Aggregate({"class_counts": {"counts": torch.tensor([6.0, 2.0, 0.0])}}), Context(0))
+    assert step.groups["class_shares"]["p"].tolist() == [0.75, 0.25, 0.0]
+    assert "class_counts" not in step.groups
+    nothing = method.server_step(server, Aggregate({"class_counts": {"counts": torch.zeros(3)}}), Context(0))
+    assert nothing.groups["class_shares"]["p"].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_shares_over_a_round_are_those_of_all_its_clients() -> None:
+    tiny = federation(base=0.84)
+    state = tiny.run(until=1)
+    p = state.server.groups["class_shares"]["p"]
+    assert float(p.sum()) == pytest.approx(1)
