@@ -15,7 +15,7 @@ def measure() -> list[tuple[str, float, float, float]]:
     for name, model in BACKBONES.items():
         prepared = experiment(model)
         rounds = Rounds.start(prepared)
-        bare = BareProcesses(prepared, 2, rounds.samples_per_round // 2)
+        bare = BareProcesses(prepared, 2, prepared.config.cohort.expected_size(len(prepared.clients)) // 2)
         pairs = [(bare.seconds(), rounds.seconds()) for _ in range(REPEATS)]
         bare.close()
         rounds.engine.close()

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from unisono.config import resolve
-from unisono.core.client_data import ClientData
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.engines.embedded import EmbeddedEngine
@@ -73,13 +72,13 @@ class Rounds:
 class BareProcesses:
     """Processes of one thread that run the same training steps on networks of their own, and nothing else."""
 
-    def __init__(self, prepared: Experiment, num_processes: int, samples_each: int) -> None:
+    def __init__(self, prepared: Experiment, num_processes: int, clients_each: int) -> None:
         context = multiprocessing.get_context("fork")
         self._pipes = []
         self._processes = []
         for index in range(num_processes):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_train, args=(prepared, samples_each, theirs, index), daemon=True)
+            process = context.Process(target=_train, args=(prepared, clients_each, theirs, index), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -101,20 +100,22 @@ class BareProcesses:
             process.join()
 
 
-def _train(prepared: Experiment, num_samples: int, pipe: Any, index: int) -> None:
+def _train(prepared: Experiment, num_clients: int, pipe: Any, index: int) -> None:
+    """As many steps, on batches of the same sizes, as this many clients; one optimiser, no messages, no states."""
     torch.set_num_threads(1)
     method = prepared.method
     if not isinstance(method, LocalTraining):
         raise TypeError("the workload trains a loss")
     nets = prepare_nets(method, torch.device("cpu"))
-    data = ClientData(prepared.clients.samples, torch.arange(num_samples))
+    data = prepared.clients.data_of(index, torch.device("cpu"))
+    training = method.training.model_copy(update={"local_epochs": num_clients})
     number = 0
     while pipe.recv():
         train_locally(
             list(nets.parameters()),
             lambda batch, generator: method.loss(nets, batch, generator),
             data,
-            method.training,
+            training,
             Context(0, number, "train", index),
             learning_rate=method.training.learning_rate,
         )

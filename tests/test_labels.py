@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,9 +73,7 @@ def test_changing_hidden_labels_changes_no_bit(method: str, tmp_path: Path, monk
 
 
 def _relabelled(dataset: Dataset, labels: torch.Tensor) -> Dataset:
-    return Dataset(
-        dataset.name, dataset.samples, labels, dataset.test_samples, dataset.test_labels, dataset.class_names
-    )
+    return Dataset(dataset.name, dataset.samples, labels, dataset.test_samples, dataset.test_labels, dataset.class_names)
 
 
 def test_methods_and_probes_see_the_same_labels() -> None:
@@ -109,8 +108,7 @@ def test_probes_see_training_samples_as_clients_do_and_test_samples_upright() ->
 
 
 def test_label_weight_needs_labels(tmp_path: Path) -> None:
-    import numpy as np
-
     np.savez(tmp_path / "data.npz", x=np.zeros((40, 1, 8, 8), dtype=np.uint8))
+    unlabelled = {"dataset": "npz", "path": str(tmp_path / "data.npz")}
     with pytest.raises(UserError, match="'simclr' needs labels"):
-        Experiment.prepare(resolve(tree("simclr", data={"dataset": "npz", "path": str(tmp_path / "data.npz")}, partition={"scheme": "iid", "num_clients": 2})))  # fmt: skip
+        Experiment.prepare(resolve(tree("simclr", data=unlabelled, partition={"scheme": "iid", "num_clients": 2})))

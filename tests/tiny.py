@@ -23,7 +23,7 @@ NUM_CLASSES = 3
 
 
 def tiny_config(method: str, over: dict[str, Any] | None = None) -> Config:
-    tree = {
+    tree: dict[str, Any] = {
         "method": {"name": method},
         "model": {"backbone": "resnet18", "width": 0.125},
         "training": {"batch_size": 4, "local_epochs": 1},
@@ -32,6 +32,8 @@ def tiny_config(method: str, over: dict[str, Any] | None = None) -> Config:
         "consent": {"allow_raw_representations": True, "share_data": True},
     }
     narrow = {name: 16 for name in methods[method].Config.model_fields if name.endswith("_dim")}
+    if "local_steps" in methods[method].defaults.get("training", {}):
+        tree["training"]["local_steps"] = 2
     return resolve(merge(merge(tree, {"method": narrow}), over or {}))
 
 

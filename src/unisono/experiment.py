@@ -30,11 +30,13 @@ from unisono.federation.rounds import Federation, Observer, State
 from unisono.federation.whitelist import check_consent
 from unisono.federation.worker import Clients
 from unisono.loaded import LoadedRun
+from unisono.methods.exchange import Exchange
 from unisono.models.nets import build_seeded
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.contact_sheet import save_contact_sheets
 from unisono.runs.directory import RunDirectory
+from unisono.runs.exchange_log import ExchangeLog
 from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger
 from unisono.runs.probing import Probing, WholeProbe
 
@@ -221,7 +223,10 @@ def _observers(
     """In the order in which they look on: probes add to the record, logs write it, the checkpoint comes last."""
     config = experiment.config
     num_rounds = config.federation.rounds
-    found: list[Observer] = [Probing(experiment.probe(), config.evaluation.probe_every, num_rounds)]
+    layers = directory.probe_layers if config.evaluation.warm_start else None
+    found: list[Observer] = [Probing(experiment.probe(), config.evaluation.probe_every, num_rounds, layers)]
+    if isinstance(experiment.method, Exchange):
+        found.append(ExchangeLog(directory, store, experiment.partition.indices, experiment.dataset.labels))
     if config.privacy.noise_multiplier > 0:
         accountant = _accountant(config, len(experiment.clients))
         found.append(PrivacyLedger(directory, accountant, config.privacy.delta, experiment.method.shares))

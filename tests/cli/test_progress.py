@@ -79,3 +79,13 @@ def test_forced_colours_bring_no_control_characters_into_a_file(config: Config, 
 def test_headline(over: dict[str, dict[str, object]], expected: str) -> None:
     tree = {"method": {"name": "simclr"}, "cohort": {"size": 10}} | over
     assert expected in headline(resolve(tree))
+
+
+@pytest.mark.parametrize("redrawn", [True, False])
+def test_notes_are_shown_with_their_round(config: Config, redrawn: bool) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=redrawn, color_system=None, width=80)
+    with Progress(config, console, redrawn=redrawn) as progress:
+        progress.on_round_start(3, 10)
+        progress.on_round_end(State(4, Payload()), RoundRecord(3, 10, 10, notes=["the clusters are collapsing"]))
+    assert "note: round 4: the clusters are collapsing" in file.getvalue()

@@ -29,3 +29,9 @@ def test_interrupted_run(unisono: Command, demo: Path) -> None:
     shutil.rmtree(demo / "checkpoints")
     (demo / "metrics.jsonl").unlink()
     assert "interrupted before the first round was saved, out of 2" in unisono("show", demo).out
+
+
+def test_notes(unisono: Command, demo: Path) -> None:
+    assert "note:" not in unisono("show", demo).out
+    (demo / "notes.jsonl").write_text('{"round": 1, "note": "the clusters are collapsing"}\n')
+    assert "note: round 2: the clusters are collapsing" in unisono("show", demo).out

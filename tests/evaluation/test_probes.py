@@ -193,3 +193,58 @@ def test_the_cap_takes_from_the_largest_classes_only(labels, max_samples, seed):
     for label, count in kept.items():
         if count < int((labels == label).sum()):
             assert count >= max(kept.values()) - 1
+
+
+class Leading(nn.Module):
+    """As many scores as features: the largest feature is the cluster, shifted by some."""
+
+    def __init__(self, shift: int = 0) -> None:
+        super().__init__()
+        self.shift = shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).roll(self.shift, dims=1)
+
+
+def test_stability_compares_with_the_clusters_of_the_round_before(data):
+    first = Counting()
+    probes = config(probes=["clusters"])
+    same = run_probes(probes, first, Leading(), data, Context(0), None, previous_assigner=Leading())
+    renamed = run_probes(probes, first, Leading(), data, Context(0), None, previous_assigner=Leading(1))
+    assert same["stability"] == renamed["stability"] == 1
+    constant = run_probes(probes, first, Leading(), data, Context(0), None, previous_assigner=_Constant())
+    assert constant["stability"] == 0
+    assert "stability" not in run_probes(probes, first, Leading(), data, Context(0), None)
+
+
+class _Constant(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones(len(x), 3) * torch.arange(3)
+
+
+def test_clusters_that_a_method_does_not_have_yet_are_passed_over(data):
+    assert run_probes(config(probes=["clusters"]), Counting(), None, data, Context(0), None) == {}
+
+
+def test_kmeans_finds_the_classes_of_features_that_show_them(data):
+    numbers = run_probes(config(probes=["kmeans"]), Counting(), None, data, Context(0), None)
+    assert set(numbers) == {"kmeans-balance", "kmeans-accuracy", "kmeans-nmi", "kmeans-ari"}
+    assert numbers["kmeans-accuracy"] > 0.6
+    assert numbers == run_probes(config(probes=["kmeans"]), Counting(), None, data, Context(0, 7), None)
+
+
+def test_kmeans_looks_at_so_many_training_samples(data):
+    encoder = Counting()
+    run_probes(config(probes=["kmeans"], max_train_samples=20), encoder, None, data, Context(0), None)
+    assert encoder.num_seen == 20 + len(data.test_samples)
+
+
+def test_kmeans_without_labels(data):
+    with pytest.raises(UserError, match="kmeans_clusters is required"):
+        check_probes(config(probes=["kmeans"]), has_labels=False)
+    unlabelled = without_labels(data)
+    numbers = run_probes(config(probes=["kmeans"], kmeans_clusters=4), Counting(), None, unlabelled, Context(0), None)
+    assert set(numbers) == {"kmeans-balance"}
+    no_test = ProbeData(data.train_samples, None, data.test_samples[:0], None)
+    numbers = run_probes(config(probes=["kmeans"], kmeans_clusters=4), Counting(), None, no_test, Context(0), None)
+    assert 0 < numbers["kmeans-balance"] <= 1

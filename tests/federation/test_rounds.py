@@ -15,7 +15,7 @@ from unisono.core.wire import to_bytes
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.cohort import CohortConfig, draw_cohort, reachable_clients
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
-from unisono.federation.rounds import Federation, FederationConfig, FederationSections
+from unisono.federation.rounds import Federation, FederationConfig, FederationSections, State
 from unisono.federation.server_optimizers import ServerConfig
 
 SIZES = (3, 1, 2, 4)
@@ -271,3 +271,34 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
     assert torch.equal(end(1), end(1))
     assert not torch.equal(end(1), end(2))
+
+
+class Talking(Counting):
+    """Offers first while its number is small, and says when it has grown beyond 5."""
+
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
+        return (Phase("train"),) if number(server)[0] > 5 else TWO_PHASES
+
+    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        return ["beyond 5"] if number(before)[0] <= 5 < number(after)[0] else []
+
+
+def test_phases_and_notes_follow_from_the_servers_state() -> None:
+    federation, engine = make_federation(Talking(num_clients=4), SIZES, FederationSections(), lambda exchange, client: False)
+    diary = Diary()
+    federation.run(federation.start(), [diary], until=3)
+    assert [work.ctx.phase for work in engine.asked] == ["offer", "train", "train", "train"]
+    assert [record.notes for record in diary.records] == [["beyond 5"], [], []]
+
+
+def test_observers_are_told_where_a_run_starts_or_goes_on() -> None:
+    started: list[int] = []
+
+    class Start(Diary):
+        def on_start(self, state: State) -> None:
+            started.append(state.round)
+
+    federation, _ = federation_of()
+    state = federation.run(federation.start(), [Start()], until=2)
+    federation.run(state, [Start()], until=3)
+    assert started == [0, 2]

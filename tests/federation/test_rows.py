@@ -123,9 +123,8 @@ def test_a_client_needs_a_row() -> None:
 
 
 def test_rows_are_clipped_and_compressed_by_their_difference() -> None:
-    sent = Update(
-        1, 1.0, Payload({"net": {"w": torch.tensor([0.0])}, "table": {"rows": torch.tensor([6.0, 4.0, 1.0]), "numbers": torch.tensor(0.0)}})
-    )  # fmt: skip
+    table = {"rows": torch.tensor([6.0, 4.0, 1.0]), "numbers": torch.tensor(0.0)}
+    sent = Update(1, 1.0, Payload({"net": {"w": torch.tensor([0.0])}, "table": table}))
     received = Payload({"net": {"w": torch.zeros(1)}, **SERVER})
     clipped = Postprocessor(PrivacyConfig(clip_norm=1.0), CompressionConfig(), SHARES)
     encoded, _ = clipped.encode(sent, received, Payload(), CTX)

@@ -192,3 +192,14 @@ def test_triplet_takes_a_batch_of_one_and_has_the_right_gradient():
     anchor, positive = (z.requires_grad_() for z in views(9, batch=1))
     negative = views(10, batch=1)[0].requires_grad_()
     assert torch.autograd.gradcheck(lambda a, p, n: triplet(a, p, n, 50.0), (anchor, positive, negative))
+
+
+def test_nt_xent_with_further_negatives():
+    """They stand in every anchor's denominator, and in nothing else."""
+    z_a, z_b = views(3)
+    negatives = views(4, batch=3)[0]
+    z, total = [*z_a, *z_b], 0.0
+    for i in range(10):
+        similarities = [cosine(z[i], z[k]) for k in range(10) if k != i] + [cosine(z[i], other) for other in negatives]
+        total += math.log(sum(math.exp(s / 0.5) for s in similarities)) - cosine(z[i], z[(i + 5) % 10]) / 0.5
+    assert nt_xent(z_a, z_b, 0.5, negatives).item() == pytest.approx(total / 10)

@@ -35,9 +35,7 @@ def test_contrast_within_classes_by_hand() -> None:
     total = 0.0
     for label in (0, 2):
         members = [index for index in range(8) if LABELS[index] == label]
-        cosines = {
-            (j, k): float(z_1[j] @ z_2[k] / (z_1[j].norm() * z_2[k].norm())) / 0.5 for j in members for k in members
-        }
+        cosines = {(j, k): float(z_1[j] @ z_2[k] / (z_1[j].norm() * z_2[k].norm())) / 0.5 for j in members for k in members}
         for k in members:
             mean = sum(math.exp(cosines[j, k]) for j in members) / len(members)
             total -= (cosines[k, k] - math.log(mean)) / len(members)

@@ -1,7 +1,8 @@
 """The bounds on a problem whose mutual information is known: below it, and close to it where they should be tight.
 
 Client s, one of n, gives z_i = (c_s, g_i): its own unit vector c_s and one of two Gaussian vectors of correlation rho. Then
-I(z_1; z_2 | s) = I(g_1; g_2) = -d/2 log(1 - rho^2), s is a function of either z_i, and I(z_1; z_2) = log n - d/2 log(1 - rho^2).
+I(z_1; z_2 | s) = I(g_1; g_2) = -d/2 log(1 - rho^2), s is a function of either z_i, and
+I(z_1; z_2) = log n - d/2 log(1 - rho^2).
 """
 
 import math
@@ -55,9 +56,7 @@ def client_term(scale: float, blur: float) -> Tensor:
 
 def test_naive_reference_and_ceiling() -> None:
     scores = torch.randn(5, 5, dtype=torch.float64)
-    naive = sum(
-        float(scores[k, k]) - math.log(sum(math.exp(float(scores[j, k])) for j in range(5)) / 5) for k in range(5)
-    ) / 5
+    naive = sum(float(scores[k, k]) - math.log(sum(math.exp(float(scores[j, k])) for j in range(5)) / 5) for k in range(5)) / 5
     assert float(info_nce_bound(scores)) == pytest.approx(naive)
     assert float(info_nce_bound(100 * torch.eye(5))) == pytest.approx(math.log(5))
     assert float(info_nce_bound(torch.zeros(5, 5))) == pytest.approx(0)

@@ -41,9 +41,7 @@ def federation(base: float, visible: float = 0.5) -> TinyFederation:
     hidden = torch.rand(len(clients.labels), generator=torch.Generator().manual_seed(0)) >= visible
     labels = torch.where(hidden, -1, clients.labels)
     split = torch.arange(sum(SIZES)).split(list(SIZES))
-    return TinyFederation(
-        "cbafed", over={"method": {"base_threshold": base}}, clients=Clients(clients.samples, split, labels)
-    )
+    return TinyFederation("cbafed", over={"method": {"base_threshold": base}}, clients=Clients(clients.samples, split, labels))
 
 
 def counts_of(tiny: TinyFederation, client_id: int) -> tuple[torch.Tensor, dict[str, float]]:

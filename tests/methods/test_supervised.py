@@ -41,6 +41,4 @@ def test_a_federation_without_labels_learns_nothing() -> None:
     clients = Clients(whole.samples, torch.arange(sum(SIZES)).split(list(SIZES)), torch.full_like(whole.labels, -1))
     tiny = TinyFederation("supervised", clients=clients)
     start = tiny.federation.start()
-    assert all(
-        torch.equal(tensor, start.server.flatten()[name]) for name, tensor in tiny.run(start, until=1).server.tensors()
-    )
+    assert all(torch.equal(tensor, start.server.flatten()[name]) for name, tensor in tiny.run(start, until=1).server.tensors())

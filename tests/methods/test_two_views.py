@@ -77,7 +77,7 @@ def test_the_sum_of_algorithm_2(method: str, uv_labelled: bool) -> None:
     for row in z @ vectors.T * 10:  # type: ignore[operator]
         expected = expected - 0.7 * 2 * (row[3] - row.logsumexp(dim=0)) / len(z)
     for label in range(NUM_CLASSES):
-        members = LABELS == label
+        members = LABELS.eq(label)
         if int(members.sum()) >= tiny.method.min_batch:  # type: ignore[attr-defined]
             expected = expected + 0.3 * own_loss(method, nets, h[members], h[members])
     logits = nets["label_head"](h)

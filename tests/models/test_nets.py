@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unisono.models.nets import build_seeded, copy_weights, freeze, get_state, load_state, state_view, update_ema
+from unisono.models.nets import (
+    add_targets,
+    build_seeded,
+    copy_weights,
+    freeze,
+    get_state,
+    load_state,
+    mix_states,
+    state_view,
+    update_ema,
+    weight_divergence,
+)
 
 
 def small_net() -> nn.ModuleDict:
@@ -180,3 +191,29 @@ def test_build_seeded_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
     build_seeded(small_net, 2**63 - 1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_targets_are_frozen_copies():
+    nets = add_targets(small_net(), ("head",))
+    assert list(nets) == ["backbone", "head", "target_head"]
+    assert torch.equal(nets["target_head"].weight, nets["head"].weight)
+    assert nets["target_head"].weight is not nets["head"].weight
+    assert not nets["target_head"].weight.requires_grad
+    assert nets["head"].weight.requires_grad
+
+
+def test_divergence_is_the_mean_distance_of_weight_tensors():
+    """Distances 5 and 13 of two weights; the bias does not count."""
+    first = {"a.weight": torch.zeros(2, 2), "a.bias": torch.zeros(2), "b.weight": torch.zeros(1, 2)}
+    second = {"a.weight": torch.tensor([[3.0, 0], [0, 4]]), "a.bias": torch.ones(2), "b.weight": torch.tensor([[5.0, 12]])}
+    assert weight_divergence(first, second) == pytest.approx((5 + 13) / 2)
+    assert weight_divergence(first, first) == 0
+    assert weight_divergence({"bias": torch.ones(2)}, {"bias": torch.zeros(2)}) == 0
+
+
+def test_mixed_states():
+    first, second = {"w": torch.tensor([1.0, 2])}, {"w": torch.tensor([3.0, 4])}
+    torch.testing.assert_close(mix_states(first, second, 0.25)["w"], torch.tensor([2.5, 3.5]))
+    assert torch.equal(mix_states(first, second, 1.0)["w"], first["w"])
+    assert torch.equal(mix_states(first, second, 0.0)["w"], second["w"])
+    assert mix_states({}, {}, 0.5) == {}

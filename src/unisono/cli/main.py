@@ -18,6 +18,7 @@ from unisono.cli.demo import demo
 from unisono.cli.embed import embed
 from unisono.cli.evaluate import evaluate
 from unisono.cli.export import export
+from unisono.cli.graph import graph
 from unisono.cli.list import list_names
 from unisono.cli.partition import partition
 from unisono.cli.problems import Commands
@@ -42,6 +43,7 @@ app.command("embed", no_args_is_help=True)(embed)
 app.command("cluster", no_args_is_help=True)(cluster)
 app.command("export", no_args_is_help=True)(export)
 app.command("partition")(partition)
+app.command("graph")(graph)
 app.command("list", no_args_is_help=True)(list_names)
 app.command("bench")(bench)
 

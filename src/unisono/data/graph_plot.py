@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,18 @@ NODE = 0.035
 """Radius of a device in a picture of width 1."""
 
 
-def draw_graph(graph: DeviceGraph, class_counts: Tensor | None, path: Path) -> None:
+def draw_graph(graph: DeviceGraph, class_counts: Tensor | None, class_names: Sequence[str], path: Path) -> None:
     """Writes devices and links as an image whose format the path's suffix names; a device is a pie of its classes.
 
     Args:
         graph: the links.
         class_counts: samples per device and class, shape (num_devices, num_classes); None draws plain discs.
+        class_names: for the legend.
         path: the file to write.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     places = _places(graph)
     figure = Figure(figsize=(6, 6), layout="constrained")
@@ -34,9 +37,12 @@ def draw_graph(graph: DeviceGraph, class_counts: Tensor | None, path: Path) -> N
     radius = NODE * min(1.0, (20 / graph.num_devices) ** 0.5)
     for device, place in enumerate(places):
         _draw_device(axes, place, radius, None if class_counts is None else class_counts[device].numpy())
-        axes.annotate(str(device), place, xytext=(0, 10), textcoords="offset points", ha="center", va="bottom", fontsize=8)
+        axes.text(place[0], place[1] + 1.1 * radius, str(device), ha="center", va="bottom", fontsize=8)
     axes.set(xlim=(-0.06, 1.06), ylim=(-0.06, 1.06), aspect="equal")
     axes.set_axis_off()
+    if class_counts is not None and len(class_names) <= len(COLOURS):
+        handles = [Patch(color=colour, label=name) for colour, name in zip(COLOURS, class_names, strict=False)]
+        figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     axes.set_title(f"{graph.num_devices} devices, {len(graph.edges)} links, {graph.mean_degree:.1f} neighbours on average")
     figure.savefig(path, dpi=120)
 

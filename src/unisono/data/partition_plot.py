@@ -51,7 +51,7 @@ def _draw_bars(axes: Any, counts: NDArray[np.int64], colours: Sequence[Any]) -> 
 
     clients, parts = counts.nonzero()
     corners = list(_bars(counts)[clients, parts])
-    axes.add_collection(PolyCollection(corners, facecolors=[colours[number] for number in parts], antialiased=False))
+    axes.add_collection(PolyCollection(corners, facecolors=[colours[number] for number in parts.tolist()], antialiased=False))
     axes.set(xlabel="samples", ylabel="client", xlim=(0, counts.sum(axis=1).max() * 1.02), ylim=(len(counts) - 0.5, -0.5))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
@@ -64,11 +64,12 @@ def _draw_turns(figure: Any, axes: Any, turns: NDArray[np.int64]) -> None:
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
     num_bins = turns.shape[1]
-    circle = ListedColormap([colormaps["twilight"](number / num_bins) for number in range(num_bins)])
-    _draw_bars(axes, turns, circle.colors)
+    colours = [colormaps["twilight"](number / num_bins) for number in range(num_bins)]
+    _draw_bars(axes, turns, colours)
     axes.set_title("rotation of images")
     edges = np.linspace(0, 360, num_bins + 1)
-    figure.colorbar(ScalarMappable(BoundaryNorm(edges, num_bins), circle), ax=axes, fraction=0.04).set_label("degrees")
+    scale = ScalarMappable(BoundaryNorm(edges, num_bins), ListedColormap(colours))
+    figure.colorbar(scale, ax=axes, fraction=0.04).set_label("degrees")
 
 
 def _bars(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from unisono.federation.worker import Report
 class EngineConfig(Section):
     """Where clients run: the table ``[engine]``."""
 
-    kind: Literal["embedded", "flower"] = Field("embedded", description="embedded: processes on this machine")
+    kind: Literal["embedded"] = Field("embedded", description="embedded: processes on this machine")
     workers: int | None = Field(None, ge=0, description="worker processes; 0 runs in the calling process; default one per core")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps; workers are spread over all GPUs of cuda")
     client_timeout: float | None = Field(None, gt=0, description="seconds after which a client counts as failed")
@@ -83,7 +83,8 @@ class EmbeddedEngine:
             for lane, clients in enumerate(deal_to_lanes(sizes))
         ]
         outcome = Outcome(Fold(self._workshop.method.shares, self._workshop.aggregation))
-        self._run(tasks, work.broadcast, _once_per_client(work.ctx.phase, observers), _InOrder(outcome).take)
+        with threads(1):  # more threads here would only take turns with the workers
+            self._run(tasks, work.broadcast, _once_per_client(work.ctx.phase, observers), _InOrder(outcome).take)
         return outcome
 
     def close(self) -> None:
@@ -110,9 +111,8 @@ class EmbeddedEngine:
             return
         if self._runner is None:
             raise RuntimeError("the engine is not open")
-        with threads(1):
-            for task in tasks:
-                on_result(task.lane, self._runner.run(task, broadcast, on_report=on_report))
+        for task in tasks:
+            on_result(task.lane, self._runner.run(task, broadcast, on_report=on_report))
 
 
 class _InOrder:

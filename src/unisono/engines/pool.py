@@ -9,7 +9,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -23,6 +25,8 @@ from unisono.engines.lanes import LaneResult, LaneRunner, LaneTask, Workshop
 from unisono.federation.worker import Report
 
 SLACK = 1 << 20
+HELD_LANES = 2
+"""Lanes a worker holds at most; their sums come back in as many blocks, so none is overwritten before it is read."""
 MAX_DEATHS = 3
 """A client whose worker dies this often counts as failed."""
 NO_CLIENT = -1
@@ -31,10 +35,12 @@ NO_CLIENT = -1
 
 @dataclass
 class _Worker:
+    """A process, the lanes it has been handed (the first one is under way), and the blocks its sums come back in."""
+
     process: Any
     connection: Connection
-    block: Tensor
-    task: LaneTask | None = None
+    blocks: tuple[Tensor, Tensor]
+    tasks: list[LaneTask] = field(default_factory=list)
     client_id: int | None = None
     since: float = 0.0
 
@@ -60,11 +66,14 @@ class WorkerPool:
         self._start_method = (
             "fork" if devices[0].type == "cpu" and "fork" in multiprocessing.get_all_start_methods() else "spawn"
         )
+        if self._start_method == "fork":
+            # The first optimiser of a process imports this; forked workers then share it instead of importing it each.
+            import_module("torch._dynamo")
         self._capacity = num_bytes + num_bytes // 4 + SLACK
         self._broadcast = self._new_block()
         self._workers: list[_Worker] = []
         for index in range(num_workers):
-            self._workers.append(self._start(index, self._new_block()))
+            self._workers.append(self._start(index, (self._new_block(), self._new_block())))
 
     @property
     def pids(self) -> list[int]:
@@ -90,9 +99,7 @@ class WorkerPool:
         lost: dict[int, list[ClientError]] = {}
         num_left = len(tasks)
         while num_left:
-            for worker in self._workers:
-                if worker.task is None and waiting:
-                    self._hand(worker, waiting.pop(), layout)
+            self._hand_out(waiting, layout)
             for index in self._ready():
                 worker = self._workers[index]
                 try:
@@ -107,11 +114,12 @@ class WorkerPool:
                 elif kind == "error":
                     raise RuntimeError(f"a worker could not run its lane:\n{content}")
                 else:
-                    lane, result, sums = content
-                    result.fold.attach(read(sums, worker.block) if sums is not None else None)
+                    result, sums, block = content
+                    lane = worker.tasks.pop(0).lane
+                    worker.client_id = None
+                    result.fold.attach(read(sums, worker.blocks[block]) if sums is not None else None)
                     result.failures += lost.pop(lane, [])
                     on_result(lane, result)
-                    worker.task, worker.client_id = None, None
                     num_left -= 1
             waiting += self._replace_late(deaths, lost)
 
@@ -147,36 +155,46 @@ class WorkerPool:
     ) -> list[LaneTask]:
         """Starts a new worker in the place of a dead one.
 
-        Returns the lane it was at, to be redone without a client that keeps killing workers; nothing if it was idle.
+        Returns the lanes it held, the one under way without a client that keeps killing workers; nothing if it was idle.
         """
         dead = self._workers[index]
         dead.process.kill()
         dead.process.join()
         dead.connection.close()
-        self._workers[index] = self._start(index, dead.block)
-        if dead.task is None:
+        self._workers[index] = self._start(index, dead.blocks)
+        if not dead.tasks:
             return []
+        task, *others = dead.tasks
         culprit = NO_CLIENT if dead.client_id is None else dead.client_id
         deaths[culprit] = deaths.get(culprit, 0) + 1
         if deaths[culprit] < MAX_DEATHS:
-            return [dead.task]
-        failure = ClientError(dead.task.ctx.round, dead.task.ctx.phase, culprit, reason)
+            return dead.tasks
+        failure = ClientError(task.ctx.round, task.ctx.phase, culprit, reason)
         if culprit == NO_CLIENT:
             raise failure
-        lost.setdefault(dead.task.lane, []).append(failure)
-        return [replace(dead.task, clients=[client for client in dead.task.clients if client != culprit])]
+        lost.setdefault(task.lane, []).append(failure)
+        return [replace(task, clients=[client for client in task.clients if client != culprit]), *others]
 
-    def _hand(self, worker: _Worker, task: LaneTask, layout: Layout) -> None:
-        worker.task, worker.client_id = task, None
-        with suppress(OSError):  # a dead worker shows at the next look at its connection
-            _send(worker.connection, (task, layout))
+    def _hand_out(self, waiting: list[LaneTask], layout: Layout) -> None:
+        """Gives every worker a lane, and the next one in advance, so that none waits for us between two.
+
+        A lane that carries payloads goes to an idle worker only: two ends that both send more than a pipe holds would block
+        each other.
+        """
+        for depth in range(1, HELD_LANES + 1):
+            for worker in self._workers:
+                small = bool(waiting) and not waiting[-1].routed and not waiting[-1].locals
+                if waiting and len(worker.tasks) < depth and (small or not worker.tasks):
+                    worker.tasks.append(waiting.pop())
+                    with suppress(OSError):  # a dead worker shows at the next look at its connection
+                        _send(worker.connection, (worker.tasks[-1], layout))
 
     def _new_block(self) -> Tensor:
         block = torch.empty(self._capacity, dtype=torch.uint8)
         block.share_memory_()
         return block
 
-    def _start(self, index: int, block: Tensor) -> _Worker:
+    def _start(self, index: int, blocks: tuple[Tensor, Tensor]) -> _Worker:
         context: Any = multiprocessing.get_context(self._start_method)
         ours, theirs = context.Pipe()
         # A forked child holds copies of our ends of all pipes; unless it closes them, nobody notices when we die.
@@ -184,13 +202,13 @@ class WorkerPool:
         device = self._devices[index % len(self._devices)]
         process = context.Process(
             target=_work,
-            args=(self._workshop, device, theirs, self._broadcast, block, inherited),
+            args=(self._workshop, device, theirs, self._broadcast, blocks, inherited),
             daemon=True,
             name=f"worker {index}",
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours, block)
+        return _Worker(process, ours, blocks)
 
 
 def _work(
@@ -198,7 +216,7 @@ def _work(
     device: torch.device,
     connection: Connection,
     broadcast: Tensor,
-    block: Tensor,
+    blocks: tuple[Tensor, Tensor],
     inherited: list[Connection],
 ) -> None:
     """The life of a worker: lanes come in, results go out, until the other end of the pipe closes."""
@@ -209,7 +227,7 @@ def _work(
     torch.set_num_threads(1)
     try:
         runner = LaneRunner(workshop, device)
-        while True:
+        for block in cycle(range(len(blocks))):
             task, layout = _receive(connection)
             result = runner.run(
                 task,
@@ -217,7 +235,7 @@ def _work(
                 on_start=lambda client_id: _send(connection, ("start", client_id)),
                 on_report=lambda report: _send(connection, ("report", report)),
             )
-            _send(connection, ("done", (task.lane, result, _write_sums(result, block))))
+            _send(connection, ("done", (result, _write_sums(result, blocks[block]), block)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception:

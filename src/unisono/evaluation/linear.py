@@ -76,7 +76,7 @@ def fit_logistic_regression(
         max_iterations: where it ends otherwise.
     """
     from scipy.optimize import minimize
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     classes, targets = torch.unique(y, return_inverse=True)
     num_samples, num_classes = len(x), len(classes)

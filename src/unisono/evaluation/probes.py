@@ -6,7 +6,7 @@ from the run's seed alone, so that two rounds, or two runs of one seed, differ b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -24,7 +24,7 @@ from unisono.evaluation.features import assign, embed
 from unisono.evaluation.finetune import finetune
 from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.knn import knn_probe
-from unisono.evaluation.linear import linear_probe, linear_probe_sgd
+from unisono.evaluation.linear import LinearClassifier, fit_linear_sgd, linear_probe
 from unisono.evaluation.unsupervised import align, stability, uniformity
 
 ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "kmeans", "unsupervised"]
@@ -51,6 +51,7 @@ class EvaluationConfig(Section):
     sgd_steps: int = Field(1000, ge=1, description="linear-sgd: steps.")
     sgd_batch_size: int = Field(256, ge=1, description="linear-sgd: samples per step.")
     sgd_learning_rate: float = Field(0.1, gt=0, description="linear-sgd: learning rate of the first step.")
+    warm_start: bool = Field(False, description="linear-sgd: begin with the layer of the evaluation before.")
     knn_neighbors: int = Field(200, ge=1, description="knn: number of neighbours.")
     knn_temperature: float = Field(0.1, gt=0, description="knn: a neighbour's weight is exp(cosine / temperature).")
     finetune_epochs: int = Field(30, ge=1, description="finetune-1 and finetune-10: passes over the labelled part.")
@@ -148,6 +149,7 @@ def run_probes(
     device: torch.device | str = "cpu",
     client_indices: Sequence[Tensor] | None = None,
     previous_assigner: nn.Module | None = None,
+    layers: MutableMapping[str, LinearClassifier] | None = None,
 ) -> dict[str, float]:
     """The probes' numbers by name; accuracies are in [0, 1].
 
@@ -169,6 +171,7 @@ def run_probes(
         device: where networks run.
         client_indices: each client's rows of the training samples; None takes all samples as one client's.
         previous_assigner: that of the round before.
+        layers: with ``warm_start``, the linear layers of the evaluation before by probe; this one's take their places.
     """
     train_labels, test_labels = data.train_labels, data.test_labels
     check_probes(
@@ -192,7 +195,8 @@ def run_probes(
     numbers: dict[str, float] = {}
     if train_labels is not None and test_labels is not None:
         for name in (name for name in probes if name in NEED_LABELS):
-            numbers[name] = _with_labels(name, config, features, label_rows, train_labels[label_rows], test_labels, seeded)
+            labels = train_labels[label_rows]
+            numbers[name] = _with_labels(name, config, features, label_rows, labels, test_labels, seeded, layers)
     if "clusters" in probes and assigner is not None:
         numbers |= _clusters(config, features, assigner, previous_assigner, test_labels, seeded)
     if "kmeans" in probes:
@@ -258,6 +262,7 @@ def _with_labels(
     labels: Tensor,
     test_labels: Tensor,
     ctx: Context,
+    layers: MutableMapping[str, LinearClassifier] | None,
 ) -> float:
     """The test accuracy of one probe that learns from labels."""
     data, generator = features.data, ctx.rng(f"probe-{name}")
@@ -280,7 +285,17 @@ def _with_labels(
     if name == "linear":
         return linear_probe(*splits, l2=config.linear_l2)
     if name == "linear-sgd":
-        return linear_probe_sgd(*splits, generator, config.sgd_steps, config.sgd_batch_size, config.sgd_learning_rate)
+        kept = layers if layers is not None and config.warm_start else {}
+        kept[name] = fit_linear_sgd(
+            features.train(rows),
+            labels,
+            generator,
+            config.sgd_steps,
+            config.sgd_batch_size,
+            config.sgd_learning_rate,
+            start=kept.get(name),
+        )
+        return kept[name].accuracy(features.test, test_labels)
     return knn_probe(*splits, k=config.knn_neighbors, temperature=config.knn_temperature)
 
 

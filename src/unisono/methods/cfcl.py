@@ -24,7 +24,7 @@ class CFCLConfig(ExchangeConfig):
     """Options of CF-CL."""
 
     loss: Literal["triplet", "simclr"] = Field("triplet", description="what devices minimise")
-    normalize: bool = Field(False, description="triplet: embeddings of unit length; simclr always compares such")
+    normalize: bool = Field(True, description="triplet: embeddings of unit length; simclr always compares such")
     temperature: float = Field(0.1, gt=0, description="simclr: divides the cosine similarities")
     projection_dim: int = Field(128, ge=1, description="simclr: width of the projector and of its output")
 

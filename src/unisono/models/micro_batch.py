@@ -42,7 +42,13 @@ class InParts(nn.Module):
         parts = x.split(self.num_rows)
         if not torch.is_grad_enabled():
             return torch.cat([self.net(part) for part in parts])
-        return torch.cat([checkpoint(self.net, part, use_reentrant=False) for part in parts])
+        # The reentrant kind passes a part without a graph at first; the other kind keeps one, empty but for its nodes, and these
+        # between large tensors tear holes into the memory of a CPU. It needs an input with a gradient, and samples have none.
+        tie = torch.ones((), device=x.device, requires_grad=True)
+        return torch.cat([checkpoint(self._pass, part, tie, use_reentrant=True) for part in parts])
+
+    def _pass(self, part: Tensor, tie: Tensor) -> Tensor:
+        return self.net(part)  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -13,16 +13,18 @@ from unisono.core.errors import UserError
 from unisono.core.method import Setting
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import JsonLines, explained, write_atomically
+from unisono.runs.probe_layers import ProbeLayers
 
-REPRODUCIBLE_LOGS = ("metrics", "clients", "notes", "privacy", "failures", "timings")
+REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "failures", "timings")
 
 
 class RunDirectory:
     """Files of one run.
 
     ``config.toml`` (resolved), ``setting.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
-    ``notes.jsonl`` (what the user should read), ``privacy.jsonl``, ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``,
-    ``model/``, ``clusters/`` (contact sheets), ``status.json``.
+    ``exchange.jsonl`` (what clients sent each other), ``notes.jsonl`` (what the user should read), ``privacy.jsonl``,
+    ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``, ``probes/`` (layers of a warm start), ``model/``, ``clusters/``
+    (contact sheets), ``status.json``.
 
     Args:
         path: the directory.
@@ -69,6 +71,11 @@ class RunDirectory:
     def clusters(self) -> Path:
         """Where contact sheets of clusters lie."""
         return self.path / "clusters"
+
+    @property
+    def probe_layers(self) -> ProbeLayers:
+        """The linear layers that probes carry on from."""
+        return ProbeLayers(self.path / "probes", self.checkpoints())
 
     def checkpoints(self, keep: int = 2) -> Checkpoints:
         """The run's checkpoints."""

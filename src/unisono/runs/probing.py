@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from torch import Tensor
 from unisono.core.context import Context
 from unisono.core.method import Method
 from unisono.core.payload import Payload
+from unisono.evaluation.linear import LinearClassifier
 from unisono.evaluation.probes import EvaluationConfig, ProbeData, run_probes
 from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.runs.probe_layers import ProbeLayers
 
 PREFIX = "probe."
 """Probe results stand under this prefix in metrics.jsonl."""
@@ -46,8 +48,21 @@ class WholeProbe:
         self._views = views
         self._client_indices = client_indices
 
-    def __call__(self, server: Payload, round: int, previous: Payload | None = None) -> dict[str, float]:
-        """Names and values, such as ``linear``; with the server's payload of the round before, also how clusters have moved."""
+    def __call__(
+        self,
+        server: Payload,
+        round: int,
+        previous: Payload | None = None,
+        layers: MutableMapping[str, LinearClassifier] | None = None,
+    ) -> dict[str, float]:
+        """Names and values, such as ``linear``.
+
+        Args:
+            server: the state to look at.
+            round: its number.
+            previous: the server's payload of the round before, to see how clusters have moved.
+            layers: the linear layers of the last evaluation, to begin with if the config says so; they are replaced.
+        """
         return run_probes(
             self._config,
             self._method.encoder(server),
@@ -57,26 +72,39 @@ class WholeProbe:
             views=self._views,
             client_indices=self._client_indices,
             previous_assigner=None if previous is None else self._method.assigner(previous),
+            layers=layers,
         )
 
 
 class Probing(Observer):
-    """Adds probe results to the record every few rounds and after the last."""
+    """Adds probe results to the record every few rounds and after the last.
 
-    def __init__(self, probe: WholeProbe, every: int, num_rounds: int) -> None:
+    Args:
+        probe: what to look at.
+        every: rounds between probes.
+        num_rounds: length of the run.
+        layers: where the layers of a warm start are kept; None begins anew every time.
+    """
+
+    def __init__(self, probe: WholeProbe, every: int, num_rounds: int, layers: ProbeLayers | None = None) -> None:
         self._probe = probe
         self._every = every
         self._num_rounds = num_rounds
         self._previous: Payload | None = None
+        self._store = layers
+        self._layers: dict[str, LinearClassifier] = {}
 
     def on_start(self, state: State) -> None:
         self._previous = state.server
+        self._layers = {} if self._store is None else self._store.load(state.round)
 
     def on_round_end(self, state: State, record: RoundRecord) -> None:
         due = self._every > 0 and state.round % self._every == 0
         if due or state.round == self._num_rounds:
             start = time.perf_counter()
-            results = self._probe(state.server, state.round, self._previous)
+            results = self._probe(state.server, state.round, self._previous, self._layers)
+            if self._store is not None:
+                self._store.save(state.round, self._layers)
             record.metrics.update({PREFIX + name: value for name, value in results.items()})
             record.seconds["probe"] = time.perf_counter() - start
         self._previous = state.server

@@ -1,0 +1,50 @@
+"""The linear layers of a warm start: what an evaluation leaves to the next, through a kill and a resume as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from unisono.core.payload import Payload
+from unisono.evaluation.linear import LinearClassifier
+from unisono.runs.checkpoint import Checkpoints
+from unisono.runs.files import payload_from_safetensors, payload_to_safetensors, write_atomically
+
+
+class ProbeLayers:
+    """One small file per evaluation, as long as a checkpoint may need it.
+
+    A run that goes on from a checkpoint takes the file of the last evaluation at or before it. Later files are written again
+    with the same bits.
+
+    Args:
+        directory: where the files lie.
+        checkpoints: those of the run.
+    """
+
+    def __init__(self, directory: Path, checkpoints: Checkpoints) -> None:
+        self._directory = directory
+        self._checkpoints = checkpoints
+
+    def load(self, round: int) -> dict[str, LinearClassifier]:
+        """The layers of the last evaluation up to this round, by probe; none if there was no evaluation."""
+        before = [number for number in self.rounds() if number <= round]
+        if not before:
+            return {}
+        groups = payload_from_safetensors(self._path(before[-1]).read_bytes()).groups
+        return {name: LinearClassifier(**tensors) for name, tensors in groups.items()}
+
+    def save(self, round: int, layers: Mapping[str, LinearClassifier]) -> None:
+        """Writes the layers of an evaluation, and removes those that no checkpoint needs any more."""
+        groups = {name: {"weight": x.weight, "bias": x.bias, "classes": x.classes} for name, x in layers.items()}
+        write_atomically(self._path(round), payload_to_safetensors(Payload(groups)))
+        oldest = min(self._checkpoints.rounds(), default=0)
+        for number in [number for number in self.rounds() if number <= oldest][:-1]:
+            self._path(number).unlink()
+
+    def rounds(self) -> list[int]:
+        """The rounds whose layers are kept, ascending."""
+        return sorted(int(path.stem.removeprefix("round-")) for path in self._directory.glob("round-*.safetensors"))
+
+    def _path(self, round: int) -> Path:
+        return self._directory / f"round-{round:06d}.safetensors"

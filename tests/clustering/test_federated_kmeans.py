@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unisono.clustering.federated_kmeans import ClusterTotals, cluster_totals, next_centroids, without_small_clusters
+
+
+@given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 4), st.integers(1, 3))
+def test_totals_against_a_naive_reference(seed: int, num_points: int, num_clusters: int, dim: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points, centroids = torch.randn(num_points, dim, generator=generator), torch.randn(num_clusters, dim, generator=generator)
+    totals = cluster_totals(points, centroids)
+    sums, counts, squared = torch.zeros(num_clusters, dim), torch.zeros(num_clusters), 0.0
+    for point in points:
+        distances = (centroids - point).square().sum(dim=1)
+        nearest = int(distances.argmin())
+        sums[nearest] += point
+        counts[nearest] += 1
+        squared += float(distances[nearest])
+    torch.testing.assert_close(totals.sums, sums, rtol=1e-4, atol=1e-5)
+    assert torch.equal(totals.counts, counts)
+    assert abs(totals.squared_distance - squared) < 1e-3 * (1 + squared)
+
+
+@given(st.integers(0, 1000), st.integers(1, 5))
+def test_many_owners_take_the_step_of_one(seed: int, num_owners: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points, centroids = torch.randn(40, 2, generator=generator), torch.randn(3, 2, generator=generator)
+    whole = cluster_totals(points, centroids)
+    parts = [cluster_totals(part, centroids) for part in points.chunk(num_owners)]
+    sums, counts = sum((part.sums for part in parts), torch.zeros(3, 2)), sum((part.counts for part in parts), torch.zeros(3))
+    together = next_centroids(sums, counts, centroids)
+    torch.testing.assert_close(together, next_centroids(whole.sums, whole.counts, centroids), rtol=1e-5, atol=1e-6)
+
+
+def test_steps_lower_the_distance_until_they_stand_still() -> None:
+    points = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    centroids = points[:4]
+    distances = []
+    for _ in range(50):
+        totals = cluster_totals(points, centroids)
+        distances.append(totals.squared_distance)
+        centroids = next_centroids(totals.sums, totals.counts, centroids)
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] == distances[-2] < distances[0]
+
+
+def test_an_empty_cluster_keeps_its_place() -> None:
+    previous = torch.tensor([[1.0, 1], [5, 5]])
+    moved = next_centroids(torch.tensor([[4.0, 0], [0, 0]]), torch.tensor([2.0, 0]), previous)
+    assert torch.equal(moved, torch.tensor([[2.0, 0], [5, 5]]))
+
+
+def test_a_single_sample_is_not_shown() -> None:
+    totals = ClusterTotals(torch.tensor([[3.0, 4], [1, 2]]), torch.tensor([1.0, 2]), 0.0)
+    shown = without_small_clusters(totals, 2)
+    assert torch.equal(shown.sums, torch.tensor([[0.0, 0], [1, 2]]))
+    assert torch.equal(shown.counts, torch.tensor([0.0, 2]))

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import torch
+
+from unisono.data.received import DataWithReceived, join_buffers, make_buffer
+
+SAMPLES = torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 1, 2, 2).contiguous()
+
+
+def test_own_samples_come_first() -> None:
+    data = DataWithReceived(SAMPLES, torch.tensor([7, 2, 4]), received=SAMPLES[[9, 8]])
+    assert len(data) == 5
+    batch = data.batch(torch.tensor([4, 0, 3, 2]))
+    assert batch.shape == (4, 1, 2, 2)
+    assert (batch[:, 0, 0, 0] * 255).round().tolist() == [8.0, 7.0, 9.0, 4.0]
+
+
+def test_series_stay_as_they_are() -> None:
+    samples = torch.randn(5, 2, 7)
+    data = DataWithReceived(samples, torch.tensor([1]), received=samples[3:4])
+    assert torch.equal(data.batch(torch.tensor([1, 0])), samples[[3, 1]])
+
+
+def offer(*rows: int) -> dict[str, torch.Tensor]:
+    return {"points": SAMPLES[list(rows)], "rows": torch.tensor(rows)}
+
+
+def test_buffer_holds_all_offers() -> None:
+    buffer = make_buffer({2: offer(1, 3), 5: offer(0)}, SAMPLES)
+    assert buffer["senders"].tolist() == [2, 2, 5]
+    assert buffer["rows"].tolist() == [1, 3, 0]
+    assert buffer["points"][:, 0, 0, 0].tolist() == [1, 3, 0]
+
+
+def test_no_offers_make_an_empty_buffer() -> None:
+    buffer = make_buffer({}, SAMPLES)
+    assert buffer["points"].shape == (0, 1, 2, 2)
+    assert buffer["points"].dtype == torch.uint8
+    assert len(buffer["rows"]) == len(buffer["senders"]) == 0
+
+
+def test_joined_buffers_hold_a_point_once() -> None:
+    old, new = make_buffer({1: offer(4, 6)}, SAMPLES), make_buffer({1: offer(6, 7), 2: offer(4)}, SAMPLES)
+    joined = join_buffers(old, new)
+    assert list(zip(joined["senders"].tolist(), joined["rows"].tolist(), strict=True)) == [(1, 4), (1, 6), (1, 7), (2, 4)]
+    assert joined["points"][:, 0, 0, 0].tolist() == [4, 6, 7, 4]
+    assert join_buffers(joined, make_buffer({}, SAMPLES))["rows"].tolist() == [4, 6, 7, 4]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.methods.test_conformance import Recorder
+from tests.tiny import TinyFederation, tiny_config, tiny_method
+from unisono.core.context import Context
+from unisono.losses.clustering import assignment_entropy, one_sided_contrast
+from unisono.losses.contrastive import nt_xent
+from unisono.methods.cc import CC
+from unisono.methods.local_training import Batch
+
+
+def make(**options: Any) -> CC:
+    method = tiny_method(tiny_config("cc", {"method": options}))
+    assert isinstance(method, CC)
+    return method
+
+
+def parts(method: CC) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The terms of a batch, and from the same views the projections and assignments."""
+    nets = method.build()
+    x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    terms = method.loss(nets, Batch(x, torch.arange(6), None), torch.Generator().manual_seed(2))
+    features = [nets["encoder"](view) for view in method.views.pair(x, torch.Generator().manual_seed(2))]
+    z_a, z_b = (nets["instance_head"](h) for h in features)
+    c_a, c_b = (nets["cluster_head"](h).softmax(dim=1) for h in features)
+    return dict(terms), (z_a, z_b), (c_a, c_b)
+
+
+def test_loss_with_the_standard_contrast() -> None:
+    """Half of both directions' sums, that is nt_xent's mean over both, minus the two entropies."""
+    terms, (z_a, z_b), (c_a, c_b) = parts(make())
+    expected = nt_xent(z_a, z_b, 0.5) + nt_xent(c_a.T, c_b.T, 1.0) - assignment_entropy(c_a) - assignment_entropy(c_b)
+    torch.testing.assert_close(terms["loss"], expected)
+
+
+def test_loss_as_the_paper_prints_it_but_for_the_sign_of_the_entropy() -> None:
+    terms, (z_a, z_b), (c_a, c_b) = parts(make(contrast="paper", entropy_weight=2.0))
+    halves = one_sided_contrast(z_a, z_b, 0.5) + one_sided_contrast(c_a.T, c_b.T, 1.0)
+    torch.testing.assert_close(terms["loss"], 0.5 * halves - 2 * (assignment_entropy(c_a) + assignment_entropy(c_b)))
+
+
+def test_confidence_is_that_of_the_cluster_head() -> None:
+    method = make()
+    server = method.init_server(Context(0))
+    x = torch.rand(4, 1, 8, 8)
+    scores = method.assigner(server)(x)
+    nets = method.build()
+    assert scores.shape == (4, 3)
+    nets["cluster_head"].load_state_dict(dict(server.groups["cluster_head"]))
+    torch.testing.assert_close(scores, nets["cluster_head"](method.encoder(server)(x)))
+
+
+@pytest.mark.parametrize("method", ["cc", "mcc", "fedmcc"])
+def test_a_collapse_is_noted_once(method: str) -> None:
+    """A threshold of 1 is undercut in the first round that trains clusters, and in every round after it."""
+    recorder = Recorder()
+    over = {"method": {"collapse_threshold": 1.0}, "federation": {"rounds": 5}}
+    TinyFederation(method, over=over).run(observers=[recorder])
+    notes = [(record.round, note) for record in recorder.records for note in record.notes if "collapsing" in note]
+    assert len(notes) == 1
+    assert notes[0][0] == (4 if method == "fedmcc" else 0)
+
+
+def test_one_client_is_centralised_training() -> None:
+    """The mean over one client is that client's own networks."""
+    from tests.tiny import tiny_clients
+
+    tiny = TinyFederation("cc", clients=tiny_clients(labels=False, sizes=(8,)), over={"cohort": {"size": 1}})
+    state = tiny.run(until=1)
+    method = tiny.method
+    assert isinstance(method, CC)
+    start = method.init_server(Context(0))
+    ctx = Context(0, 0, "train", 0)
+    update, _ = method.client_step(method.build(), start, start, tiny.clients.data_of(0, ctx.device), ctx)
+    for name, tensor in update.payload.tensors():
+        torch.testing.assert_close(state.server.flatten()[name], tensor, rtol=1e-6, atol=1e-7)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.tiny import tiny_config, tiny_method
+from unisono.core.config import merge
+from unisono.losses.contrastive import nt_xent
+from unisono.methods.cfcl import CFCL
+from unisono.methods.local_training import Batch
+
+X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def make(over: dict[str, Any] | None = None) -> CFCL:
+    method = tiny_method(tiny_config("cfcl", merge({"model": {"backbone": "cfcl-cnn"}}, {"method": over or {}})))
+    assert isinstance(method, CFCL)
+    return method
+
+
+def batch(x: Tensor = X) -> Batch:
+    return Batch(x, torch.arange(len(x)), None)
+
+
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_triplet_loss_naively(normalize: bool) -> None:
+    method = make({"normalize": normalize, "margin": 0.3})
+    nets = method.build()
+    found = method.loss(nets, batch(), rng())
+    generator = rng()
+    views = method.views.first(X, generator)
+    shift = int(torch.randint(1, 6, (), generator=generator))
+    z, z_view = nets["encoder"](X), nets["encoder"](views)
+    if normalize:
+        z, z_view = F.normalize(z, dim=1), F.normalize(z_view, dim=1)
+    losses = []
+    for row in range(6):
+        negative = z[(row - shift) % 6]
+        near, far = (z[row] - z_view[row]).square().sum(), (z[row] - negative).square().sum()
+        losses.append(max(0.0, float((near - far + 0.3).detach())))
+    assert 1 <= shift <= 5, "the negative is another sample"
+    assert float(found["loss"].detach()) == pytest.approx(sum(losses) / 6, rel=1e-4)
+    assert float(found["active"]) == pytest.approx(sum(loss > 0 for loss in losses) / 6)
+
+
+def test_every_other_sample_may_be_the_negative() -> None:
+    method = make({"margin": 0.0, "normalize": False})
+    nets = method.build()
+    seen = set()
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        method.views.first(X, generator)
+        seen.add(int(torch.randint(1, 6, (), generator=generator)))
+        method.loss(nets, batch(X[:2]), torch.Generator().manual_seed(seed))
+    assert seen == {1, 2, 3, 4, 5}
+
+
+def test_simclr_in_its_place() -> None:
+    method = make({"loss": "simclr", "temperature": 0.2})
+    nets = method.build()
+    assert set(nets) == set(method.network_names) == {"encoder", "projector"}
+    z_a, z_b = nets["projector"](nets["encoder"](torch.cat(method.views.pair(X, rng())))).chunk(2)
+    torch.testing.assert_close(method.loss(nets, batch(), rng())["loss"], nt_xent(z_a, z_b, 0.2))
+
+
+def test_embeddings_are_those_of_the_loss() -> None:
+    plain, normal, simclr = make({"normalize": False}), make(), make({"loss": "simclr"})
+    nets = simclr.build()
+    torch.testing.assert_close(plain.represent(nets, X), nets["encoder"](X))
+    torch.testing.assert_close(normal.represent(nets, X), F.normalize(nets["encoder"](X), dim=1))
+    torch.testing.assert_close(simclr.represent(nets, X), F.normalize(nets["projector"](nets["encoder"](X)), dim=1))
+
+
+def test_networks_follow_the_loss() -> None:
+    assert set(make().build()) == {"encoder"}
+    assert make().network_names == ("encoder",)

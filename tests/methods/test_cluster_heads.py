@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.tiny import tiny_config, tiny_method
+from unisono.core.errors import UserError
+from unisono.core.method import Setting
+from unisono.core.payload import Payload
+from unisono.methods.cluster_heads import (
+    ClusterHeadsConfig,
+    cluster_loss,
+    collapse_notes,
+    entropies,
+    instance_loss,
+    remember_entropy,
+    wanted_clusters,
+)
+
+
+def setting(num_classes: int | None) -> Setting:
+    return Setting((1, 8, 8), (0.5,), (0.25,), num_classes, 5, 3)
+
+
+def test_number_of_clusters() -> None:
+    assert wanted_clusters(7, setting(3)) == 7
+    assert wanted_clusters(None, setting(3)) == 3
+    with pytest.raises(UserError, match=r"method\.num_clusters is required"):
+        wanted_clusters(None, setting(None))
+    assert tiny_method(tiny_config("cc", {"method": {"num_clusters": 5}})).build()["cluster_head"][-1].out_features == 5  # type: ignore[index]
+
+
+def test_losses_are_means_over_pairs() -> None:
+    z = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0))
+    config = ClusterHeadsConfig()
+    first, second = (instance_loss([pair], config) for pair in ((z[0], z[1]), (z[2], z[3])))
+    torch.testing.assert_close(instance_loss([(z[0], z[1]), (z[2], z[3])], config), (first + second) / 2)
+    c = z.softmax(dim=2)
+    first, second = (cluster_loss([pair], config) for pair in ((c[0], c[1]), (c[2], c[3])))
+    torch.testing.assert_close(cluster_loss([(c[0], c[1]), (c[2], c[3])], config), (first + second) / 2)
+
+
+def test_entropies() -> None:
+    uniform, collapsed = torch.full((3, 4), 0.25), torch.eye(4)[[1, 1, 1]]
+    total, share = entropies(uniform, collapsed)
+    assert total.item() == pytest.approx(math.log(4))
+    assert share.item() == pytest.approx(0.5)
+
+
+def test_collapse_is_said_when_it_begins_and_not_again() -> None:
+    fine, fallen = (remember_entropy(Payload(), {"assignment_entropy": value}) for value in (0.9, 0.3))
+    (note,) = collapse_notes(fine, fallen, 0.5)
+    assert "fell to 0.30 of its maximum" in note
+    assert "method.collapse_threshold = 0.5" in note
+    assert collapse_notes(Payload(), fallen, 0.5), "a run may begin collapsed"
+    assert collapse_notes(fallen, fallen, 0.5) == []
+    assert collapse_notes(fallen, fine, 0.5) == []
+    assert collapse_notes(fine, fine, 0.5) == []
+    assert remember_entropy(fallen, {}) == fallen

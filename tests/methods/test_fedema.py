@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny import tiny_clients, tiny_config, tiny_method
+from unisono.core.context import Context
+from unisono.core.payload import Payload, Tensors, Update
+from unisono.methods.fedema import ONLINE, FedEMA
+from unisono.models.nets import mix_states, weight_divergence
+
+CPU = torch.device("cpu")
+
+
+def make(**options: Any) -> FedEMA:
+    """Its learning rate is too small to move anything, so what is sent is what was started from."""
+    method = tiny_method(tiny_config("fedema", {"method": options, "training": {"learning_rate": 1e-30}}))
+    assert isinstance(method, FedEMA)
+    return method
+
+
+def step(method: FedEMA, server: Payload, local: Payload) -> tuple[Update, Payload]:
+    ctx = Context(0, 0, "train", 3)
+    data = tiny_clients(labels=False).data_of(3, CPU)
+    return method.client_step(method.build(), method.broadcast(server, ctx), local, data, ctx)
+
+
+def moved(server: Payload, by: float) -> Payload:
+    return Payload({group: {name: tensor + by for name, tensor in tensors.items()} for group, tensors in server.groups.items()})
+
+
+def assert_same(first: Tensors, second: Tensors) -> None:
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name])
+
+
+def test_a_client_that_has_not_trained_takes_the_global_model() -> None:
+    method = make()
+    server = method.init_server(Context(0))
+    update, local = step(method, server, Payload())
+    for name in ONLINE:
+        assert_same(update.payload.groups[name], server.groups[name])
+    assert not local.scalars
+
+
+def test_autoscaler_gives_its_own_model_a_weight_of_tau_first_and_keeps_lambda() -> None:
+    """mu = lambda d with lambda = tau / d: 0.7 at the first divergence, 1.0 (cut) at twice that, 0.35 at half of it."""
+    method = make()
+    first = method.init_server(Context(0))
+    _, local = step(method, first, Payload())
+    later = moved(first, 0.5)
+    update, remembered = step(method, later, local)
+    divergence = weight_divergence(later.groups["encoder"], first.groups["encoder"])
+    assert remembered.scalars["scale"] == pytest.approx(0.7 / divergence)
+    assert update.metrics["own_weight"] == pytest.approx(0.7)
+    for name in ONLINE:
+        assert_same(update.payload.groups[name], mix_states(first.groups[name], later.groups[name], 0.7))
+    known = Payload(local.groups, remembered.scalars)
+    for by, expected in ((1.0, 1.0), (0.25, 0.35)):
+        update, again = step(method, moved(first, by), known)
+        assert update.metrics["own_weight"] == pytest.approx(expected)
+        assert again.scalars == remembered.scalars
+
+
+def test_a_fixed_lambda_is_the_same_for_everyone() -> None:
+    method = make(divergence_scale=0.01)
+    first = method.init_server(Context(0))
+    _, local = step(method, first, Payload())
+    update, _ = step(method, moved(first, 0.5), local)
+    assert update.metrics["own_weight"] == pytest.approx(0.01 * update.metrics["divergence"])
+
+
+def test_no_divergence_tells_nothing_about_lambda() -> None:
+    method = make()
+    first = method.init_server(Context(0))
+    _, local = step(method, first, Payload())
+    update, again = step(method, first, local)
+    assert update.metrics["own_weight"] == 0
+    assert not again.scalars

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.methods.test_conformance import Recorder
+from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
+from unisono.core.context import Context
+from unisono.core.errors import UserError
+from unisono.core.payload import Aggregate, Payload
+from unisono.losses.clustering import assignment_entropy, cluster_contrast, instance_contrast
+from unisono.methods.fedmcc import CLUSTER, REPRESENT, FedMCC
+from unisono.methods.local_training import Batch
+from unisono.runs.files import payload_to_safetensors
+
+CPU = torch.device("cpu")
+
+
+def make(rounds: int = 3, over: dict[str, Any] | None = None, **options: Any) -> FedMCC:
+    method = tiny_method(tiny_config("fedmcc", {"method": options, "federation": {"rounds": rounds}, **(over or {})}))
+    assert isinstance(method, FedMCC)
+    return method
+
+
+def stages(rounds: int, **options: Any) -> list[str]:
+    recorder = Recorder()
+    over = {"method": options, "federation": {"rounds": rounds}}
+    TinyFederation("fedmcc", over=over).run(observers=[recorder])
+    return [phase for record in recorder.records for phase in {phase for phase, _ in record.clients}]
+
+
+def test_stages_change_after_the_rounds_that_the_config_says() -> None:
+    assert stages(5, represent_rounds=2) == [REPRESENT, REPRESENT, CLUSTER, CLUSTER, CLUSTER]
+    assert stages(3, represent_rounds=9) == [REPRESENT] * 3
+
+
+def test_the_last_eleventh_of_a_run_clusters_where_the_config_says_nothing() -> None:
+    """The paper's 100 and 10 rounds."""
+    assert make(rounds=110).represent_rounds == 100
+    assert make(rounds=3).represent_rounds == 2
+    assert make(rounds=22).represent_rounds == 20
+
+
+def test_stage_2_begins_when_the_loss_has_stopped_falling() -> None:
+    method = make(rounds=50, handover="plateau", plateau_patience=2, plateau_tolerance=0.1, represent_rounds=40)
+    server = method.init_server(Context(0))
+    losses = [5.0, 4.0, 3.9, 3.8, 3.0, 2.9, 2.9]
+    seen = []
+    for round, loss in enumerate(losses):
+        seen.append(method.phases(round, server)[0].name)
+        server = method.server_step(server, Aggregate(metrics={"loss": loss}), Context(0, round, seen[-1]))
+    # 3.9 and 3.8 lie within a tenth of 4.0, which makes two rounds without progress.
+    assert seen == [REPRESENT] * 4 + [CLUSTER] * 3
+
+
+def test_patience_begins_anew_with_every_progress_and_ends_at_the_latest_after_represent_rounds() -> None:
+    method = make(rounds=50, handover="plateau", plateau_patience=2, plateau_tolerance=0.0, represent_rounds=6)
+    server = method.init_server(Context(0))
+    for round, loss in enumerate([5.0, 5.0, 4.0, 4.0, 3.0, 3.5]):
+        assert method.phases(round, server)[0].name == REPRESENT
+        server = method.server_step(server, Aggregate(metrics={"loss": loss}), Context(0, round, REPRESENT))
+    assert method.phases(6, server)[0].name == CLUSTER
+
+
+def test_a_round_without_a_loss_is_no_plateau() -> None:
+    method = make(rounds=50, handover="plateau", plateau_patience=1)
+    server = method.init_server(Context(0))
+    for round in range(3):
+        server = method.server_step(server, Aggregate(), Context(0, round, REPRESENT))
+    assert server.scalars["stage"] == REPRESENT
+
+
+def test_the_hand_over_is_noted() -> None:
+    recorder = Recorder()
+    TinyFederation("fedmcc").run(observers=[recorder])
+    said = [record.round for record in recorder.records if any("stage 1 is done" in note for note in record.notes)]
+    assert said == [1]
+
+
+@pytest.mark.parametrize("aggregate_target", [False, True])
+def test_what_each_stage_shares(aggregate_target: bool) -> None:
+    method = make(aggregate_target=aggregate_target)
+    server = method.init_server(Context(0))
+    data = tiny_clients(labels=False).data_of(3, CPU)
+    for phase, names in ((REPRESENT, {"encoder", "instance_head"}), (CLUSTER, {"cluster_head"})):
+        ctx = Context(0, 0, phase, 3)
+        update, _ = method.client_step(method.build(), method.broadcast(server, ctx), Payload(), data, ctx)
+        targets = {f"target_{name}" for name in names} if aggregate_target else set()
+        assert set(update.payload.groups) == names | targets
+        for name in names:
+            moved, before = update.payload.groups[name], server.groups[name]
+            assert not all(torch.equal(moved[key], before[key]) for key in before)
+
+
+def test_stage_2_leaves_the_encoder_alone_even_its_batch_statistics() -> None:
+    over = {"model": {"norm": "batch"}}
+    tiny = TinyFederation("fedmcc", over={"method": {"represent_rounds": 1}, **over})
+    first = tiny.run(until=1)
+    last = TinyFederation("fedmcc", over={"method": {"represent_rounds": 1}, **over}).run()
+    before, after = first.server.groups, last.server.groups
+    assert all(torch.equal(tensor, after["encoder"][name]) for name, tensor in before["encoder"].items())
+    assert not all(torch.equal(tensor, after["cluster_head"][name]) for name, tensor in before["cluster_head"].items())
+
+
+def test_losses_of_both_stages() -> None:
+    method = make()
+    nets, other = method.build(), method.build()
+    for name in ("encoder", "instance_head", "cluster_head"):
+        nets[f"target_{name}"].load_state_dict(other[name].state_dict())
+    x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    batch = Batch(x, torch.arange(6), None)
+    a, b = method.views.pair(x, torch.Generator().manual_seed(2))
+    z_a, z_b = (nets["instance_head"](nets["encoder"](view)) for view in (a, b))
+    t_a, t_b = (nets["target_instance_head"](nets["target_encoder"](view)) for view in (a, b))
+    expected = 0.5 * (instance_contrast(z_a, t_b, 0.5) + instance_contrast(t_a, z_b, 0.5))
+    torch.testing.assert_close(method.loss(nets, batch, torch.Generator().manual_seed(2))["loss"], expected)
+    c_a, c_b = (nets["cluster_head"](nets["encoder"](view)).softmax(dim=1) for view in (a, b))
+    t_a, t_b = (nets["target_cluster_head"](nets["encoder"](view)).softmax(dim=1) for view in (a, b))
+    expected = 0.5 * (cluster_contrast(c_a, t_b, 1.0) + cluster_contrast(t_a, c_b, 1.0))
+    expected = expected - assignment_entropy(c_a) - assignment_entropy(c_b)
+    torch.testing.assert_close(method.loss_of_clusters(nets, batch, torch.Generator().manual_seed(2))["loss"], expected)
+
+
+def test_targets_restart_from_what_was_received() -> None:
+    """With a momentum of 1 a target stays where it starts."""
+    method = make(ema=1.0)
+    server = method.init_server(Context(0))
+    nets = method.build()
+    with torch.no_grad():
+        for parameter in nets.parameters():
+            parameter.fill_(7)
+    ctx = Context(0, 0, REPRESENT, 3)
+    method.client_step(nets, method.broadcast(server, ctx), Payload(), tiny_clients(labels=False).data_of(3, CPU), ctx)
+    for name in ("encoder", "instance_head"):
+        state = nets[f"target_{name}"].state_dict()
+        assert all(torch.equal(state[key], tensor) for key, tensor in server.groups[name].items())
+
+
+def test_there_are_clusters_only_after_a_round_of_stage_2() -> None:
+    tiny = TinyFederation("fedmcc")
+    assert tiny.method.assigner(tiny.run(until=2).server) is None
+    assigner = tiny.method.assigner(TinyFederation("fedmcc").run().server)
+    assert assigner is not None
+    assert not assigner.training
+    assert assigner(torch.rand(4, 1, 8, 8)).shape == (4, 3)
+
+
+def test_stage_2_alone_on_a_finished_encoder(tmp_path: Path) -> None:
+    """FedU + MCC: the encoder of another method, clustered."""
+    fedu = tiny_method(tiny_config("fedu")).init_server(Context(5))
+    path = tmp_path / "encoder.safetensors"
+    path.write_bytes(payload_to_safetensors(Payload({"encoder": fedu.groups["encoder"]})))
+    over = {"method": {"represent_rounds": 0}, "model": {"pretrained": str(path)}}
+    state = TinyFederation("fedmcc", over=over).run()
+    assert all(torch.equal(tensor, fedu.groups["encoder"][name]) for name, tensor in state.server.groups["encoder"].items())
+    with pytest.raises(UserError, match=r"name one in model\.pretrained"):
+        make(represent_rounds=0)
