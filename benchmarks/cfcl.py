@@ -38,7 +38,7 @@ def measure(selection: str) -> dict[str, tuple[float, int]]:
     settings = [f"method.selection={selection}", "engine.workers=2", "engine.device=cpu"]
     config = resolve(build_tree(RECIPE, {}, settings))
     experiment = Experiment.prepare(config)
-    interval = config.method.aggregation_steps // config.training.local_steps  # type: ignore[attr-defined, operator]
+    interval = config.method.aggregation_steps // config.training.local_steps
     rounds, records = config.federation.rounds, Records()
     with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
         federation = Federation(experiment.method, engine, ClientStore(), config.federation_sections, 0)

@@ -180,7 +180,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(tm
     metrics = (done.path / "metrics.jsonl").read_bytes()
     for file in done.path.glob("checkpoints/*/server.safetensors"):
         file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(UserError, match="All checkpoints of .* are damaged"):
+    with pytest.raises(UserError, match=r"All checkpoints of .* are damaged"):
         unisono.resume(done.path)
     assert (done.path / "metrics.jsonl").read_bytes() == metrics
 

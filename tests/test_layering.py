@@ -23,7 +23,15 @@ LAYERS = (
     {"core"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
-SHARED_METHOD_MODULES = ("local_training", "cluster_heads", "exchange", "selection", "user_verification", "two_views", "round_start")
+SHARED_METHOD_MODULES = (
+    "local_training",
+    "cluster_heads",
+    "exchange",
+    "selection",
+    "user_verification",
+    "two_views",
+    "round_start",
+)
 
 
 def violations(root: Path) -> list[str]:

@@ -79,6 +79,8 @@ class Experiment:
         if method.needs_labels and dataset.labels is None:
             raise UserError(f"method {config.method_name!r} needs labels, and data.dataset {config.data.dataset!r} has none.")
         build_seeded(method.build, 0)  # a backbone that does not fit the data is better noticed now than in a half-made run
+        if isinstance(method, Exchange):
+            method.graph(config.run.seed)
         check_consent(method.shares, config.consent)
         _check_privacy(config)
         resolve_devices(config.engine.device)

@@ -47,7 +47,8 @@ def test_loss_against_a_naive_reference() -> None:
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     memory = _Memory(128)
     batch = Batch(x, torch.arange(5), None)
-    terms = method._loss(nets, batch, torch.Generator().manual_seed(0), centroids, memory)
+    with torch.no_grad():
+        terms = method._loss(nets, batch, torch.Generator().manual_seed(0), centroids, memory)
     turns = torch.randint(4, (5,), generator=torch.Generator().manual_seed(0))
     cluster = rotation = 0.0
     for i in range(5):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from unisono.losses.contrastive import nt_xent
 from unisono.models.backbones import ModelConfig, make_backbone
 from unisono.models.heads import mlp
-from unisono.models.micro_batch import InParts, has_batch_norm, in_parts
+from unisono.models.micro_batch import InParts, can_take_parts, in_parts
 from unisono.models.nets import build_seeded
 
 
@@ -108,6 +108,29 @@ def test_what_a_network_knows_can_still_be_asked() -> None:
             _ = nets["net"].nonsense
 
 
-def test_batch_norm_is_found() -> None:
-    assert has_batch_norm(make_nets("batch"))
-    assert not has_batch_norm(make_nets("group"))
+def test_what_cannot_take_parts() -> None:
+    assert can_take_parts(make_nets("group"))
+    assert not can_take_parts(make_nets("batch"))
+    assert not can_take_parts(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+
+
+def test_an_input_with_a_gradient_gets_it() -> None:
+    net, x = nn.Linear(3, 2), torch.randn(7, 3, requires_grad=True)
+    (expected,) = torch.autograd.grad(net(x).square().sum(), x)
+    InParts(net, 2)(x).square().sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_the_second_pass_has_the_number_format_of_the_first() -> None:
+    formats = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            formats.append(y.dtype)
+            return y
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = InParts(Watched(3, 2), 2)(torch.randn(4, 3))
+    y.float().sum().backward()
+    assert formats == [torch.bfloat16] * 4

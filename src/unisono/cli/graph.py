@@ -60,7 +60,7 @@ def graph(
 
 def _summary(links: DeviceGraph, topology: str) -> str:
     parts = links.num_parts
-    connected = "connected" if parts == 1 else f"in {parts} parts without a link between them"
+    connected = "connected" if parts == 1 else f"in {parts} separate parts"
     degree = f"{links.mean_degree:.1f} neighbours each"
     return f"{topology}: {links.num_devices} devices, {len(links.edges)} links, {degree}, {connected}"
 

@@ -5,7 +5,7 @@ Dirichlet distribution with alpha = 0.1 [...] each client randomly rotates each 
 for each image sampled i.i.d. from the bins selected at that client. For the evaluation we consider non-rotated images."
 With a label-skew partition it is the paper's joint shift.
 
-As for labels, alpha is multiplied by the prior, 1 / num_bins: 500 images of a client then lie in 1.6 bins on average, which are the
+As for labels, alpha is multiplied by the prior, 1 / num_bins: 500 images of a client then lie in 1.6 bins on average, the
 paper's "one or two bins of rotations"; a concentration of 0.1 for each bin would give 5.0.
 """
 

@@ -34,12 +34,12 @@ class AggregationConfig(Section):
         """Refuses a rule that cannot do what it promises with so few clients."""
         if self.rule == "multi-krum" and cohort_size <= 2 * self.byzantine + 2:
             raise UserError(
-                f"aggregation.byzantine must be less than (clients per round - 2) / 2 for multi-krum, got {self.byzantine} with "
-                f"{cohort_size} clients per round: ask more clients or tolerate fewer hostile ones."
+                f"aggregation.byzantine must be less than (clients per round - 2) / 2 for multi-krum, got {self.byzantine} "
+                f"with {cohort_size} clients per round: ask more clients or tolerate fewer hostile ones."
             )
         if self.rule == "trimmed-mean" and num_cut(self.trim, cohort_size) == 0:
             raise UserError(
-                f"aggregation.trim must be at least {1 / cohort_size:.2g} to cut anything from {cohort_size} clients per round, "
+                f"aggregation.trim must be at least {1 / cohort_size:.2g} to cut anything from {cohort_size} clients, "
                 f"got {self.trim}."
             )
 

@@ -27,9 +27,11 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float, negatives: Tensor | No
     """
     batch = _batch_of_pairs("nt_xent", z_a, z_b)
     z = F.normalize(torch.cat([z_a, z_b]), dim=1)
-    logits = (z @ z.T / temperature).fill_diagonal_(float("-inf"))
+    # Vectors are divided, not the square of similarities, which would take its memory twice.
+    anchors = z / temperature
+    logits = (anchors @ z.T).fill_diagonal_(float("-inf"))
     if negatives is not None:
-        logits = torch.cat([logits, z @ F.normalize(negatives, dim=1).T / temperature], dim=1)
+        logits = torch.cat([logits, anchors @ F.normalize(negatives, dim=1).T], dim=1)
     partners = torch.arange(2 * batch, device=z.device).roll(batch)
     return F.cross_entropy(logits, partners)
 

@@ -13,9 +13,10 @@ from unisono.losses.precision import in_full_precision
 def client_log_likelihood(z: Tensor, vectors: Tensor, own: Tensor, client_id: int, scale: float) -> Tensor:
     """The log-likelihood log r(s | z) of a client s under a softmax over all clients, shape (batch,).
 
-    Its mean plus H(s) bounds I(z; s) from below. A mutual information perspective on federated contrastive learning, Lemma 2.1 and "Optimizing the user-verification loss":
-    one linear layer without bias, "both the inputs to the linear layer as well as the linear layer weights are constrained to
-    have unit norm", "each client locally optimizes only their associated vector". So no gradient reaches ``vectors``.
+    Its mean plus H(s) bounds I(z; s) from below. A mutual information perspective on federated contrastive learning, Lemma 2.1
+    and "Optimizing the user-verification loss": one linear layer without bias, "both the inputs to the linear layer as well as
+    the linear layer weights are constrained to have unit norm", "each client locally optimizes only their associated vector".
+    So no gradient reaches ``vectors``.
 
     Args:
         z: representations, shape (batch, dim); normalised here.

@@ -25,7 +25,7 @@ from unisono.core.method import Method, Setting
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.data.views import ViewsConfig, make_views
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
-from unisono.models.micro_batch import has_batch_norm, in_parts
+from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state
 from unisono.models.pretrained import load_pretrained
 
@@ -160,7 +160,7 @@ class LocalTraining(Method):
         self.training = setting.section(TrainingConfig)
         self.model = setting.section(ModelConfig)
         self.views = make_views(setting.section(ViewsConfig), setting.input_shape)
-        self._check_micro_batch(self.model.norm == "batch")
+        self._check_micro_batch(self.model.norm != "batch")
 
     @property
     def shares(self) -> Mapping[str, Share]:
@@ -187,7 +187,7 @@ class LocalTraining(Method):
         """A new encoder as the table ``[model]`` describes it."""
         setting = self.setting
         backbone = make_backbone(self.model, setting.input_shape, setting.mean, setting.std)
-        self._check_micro_batch(has_batch_norm(backbone))
+        self._check_micro_batch(can_take_parts(backbone))
         return backbone
 
     def init_server(self, ctx: Context) -> Payload:
@@ -256,11 +256,11 @@ class LocalTraining(Method):
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
 
-    def _check_micro_batch(self, batch_norm: bool) -> None:
-        if batch_norm and self.training.micro_batch is not None:
+    def _check_micro_batch(self, possible: bool) -> None:
+        if self.training.micro_batch is not None and not possible:
             raise UserError(
                 f"training.micro_batch = {self.training.micro_batch} gives the gradient of the whole batch only without "
-                'BatchNorm, which mixes the samples of a part: set model.norm = "group" or remove training.micro_batch.'
+                'BatchNorm, which mixes samples, and Dropout: set model.norm = "group" or remove training.micro_batch.'
             )
 
 

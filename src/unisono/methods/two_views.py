@@ -71,11 +71,11 @@ def combine(
     total = torch.stack([weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum()
     information = dict(verification)
     if scores is not None and len(h_1[unlabelled]) >= 2:
-        information |= _information(verification, scores(unlabelled), method.setting.num_clients)
+        with torch.no_grad():
+            information |= _information(verification, scores(unlabelled), method.setting.num_clients)
     return {"loss": total, **(losses if len(losses) > 1 else {}), **information}
 
 
-@torch.no_grad()
 def _information(verification: Terms, scores: Tensor, num_clients: int) -> dict[str, Tensor]:
     """The local term of Eq. 6, and the whole bound where users are verified."""
     local = info_nce_bound(scores)

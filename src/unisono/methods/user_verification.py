@@ -1,9 +1,9 @@
 """User verification: any method that trains networks locally may also learn which client a sample comes from.
 
 Louizos, Reisser, Korzhenkov, "A Mutual Information Perspective on Federated Contrastive Learning" (ICLR 2024). A projector
-reads the features, and a softmax over one unit vector per client tells the client (Lemmas 2.1 and 2.2). Added to a local contrastive
-loss, this bounds the information between two views over the whole federation (Eq. 6). A client trains and sends its own
-vector alone; the others come from the server and stay as they are.
+reads the features, and a softmax over one unit vector per client tells the client (Lemmas 2.1 and 2.2). Added to a local
+contrastive loss, this bounds the information between two views over the whole federation (Eq. 6). A client trains and sends
+its own vector alone; the others come from the server and stay as they are.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Miao & Koyuncu, "Federated Momentum Contrastive Clustering", section VI, after G
 Batch Size under Memory Limited Setup" (2021). A contrastive loss couples all samples of a batch, so its gradient cannot be
 summed over parts; but it reaches a network through the outputs alone, and each output row depends on its own input row. So the
 batch is embedded in parts without a graph, the loss gives the gradient of the outputs, and every part is passed again with a
-graph that the gradient of its rows is fed into.
+graph that the gradient of its rows is fed into. Any loss will do, because the line is drawn at the networks.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 
 class InParts(nn.Module):
-    """The same network, a few rows at a time; it keeps the outputs and no activations.
+    """The same network, a few rows at a time; it keeps the outputs and no activations. For ``backward()`` only.
 
     Args:
-        net: gives each output row from the same row of its input, and from nothing else.
+        net: gives each output row from the same row of its input and from nothing else, neither other rows nor chance.
         num_rows: rows that pass at a time.
     """
 
@@ -42,13 +41,33 @@ class InParts(nn.Module):
         parts = x.split(self.num_rows)
         if not torch.is_grad_enabled():
             return torch.cat([self.net(part) for part in parts])
-        # The reentrant kind passes a part without a graph at first; the other kind keeps one, empty but for its nodes, and these
-        # between large tensors tear holes into the memory of a CPU. It needs an input with a gradient, and samples have none.
+        # Samples need no gradient, and without one among its inputs a function has no backward pass.
         tie = torch.ones((), device=x.device, requires_grad=True)
-        return torch.cat([checkpoint(self._pass, part, tie, use_reentrant=True) for part in parts])
+        return torch.cat([_TwoPasses.apply(self.net, part, tie) for part in parts])  # type: ignore[no-untyped-call]
 
-    def _pass(self, part: Tensor, tie: Tensor) -> Tensor:
-        return self.net(part)  # type: ignore[no-any-return]
+
+class _TwoPasses(torch.autograd.Function):
+    """A pass without a graph; in the backward pass another one with a graph, which adds to the parameters' gradients.
+
+    ``torch.utils.checkpoint`` does the same, but imports a compiler for it: 40 MB and a second in every worker.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, net: nn.Module, x: Tensor, tie: Tensor) -> Tensor:
+        ctx.net = net
+        ctx.save_for_backward(x)
+        device = x.device.type
+        ctx.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+        return net(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, None]:
+        (saved,) = ctx.saved_tensors
+        x = saved.detach().requires_grad_(ctx.needs_input_grad[1])
+        with torch.enable_grad(), torch.autocast(*ctx.autocast):
+            output = ctx.net(x)
+        torch.autograd.backward(output, gradients)
+        return None, x.grad, None
 
 
 @contextmanager
@@ -66,6 +85,7 @@ def in_parts(nets: nn.ModuleDict, num_rows: int | None) -> Iterator[None]:
         nets.update(whole)
 
 
-def has_batch_norm(net: nn.Module) -> bool:
-    """Whether a network has BatchNorm, whose output rows depend on the other rows of their part."""
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in net.modules())
+def can_take_parts(net: nn.Module) -> bool:
+    """Whether every output row depends on its input row alone: no BatchNorm, which mixes rows, and no Dropout."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    return not any(isinstance(part, kinds) for part in net.modules())

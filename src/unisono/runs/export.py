@@ -66,6 +66,11 @@ def model_card(config: Mapping[str, Any], setting: Mapping[str, Any], metrics: S
     shape = " x ".join(map(str, setting["input_shape"]))
     is_image = len(setting["input_shape"]) == 3
     probes = {name: value for entry in metrics for name, value in entry.items() if name.startswith("probe.")}
+    moved = (
+        "The clients agreed to share samples (consent.share_data), and the method may have moved some between them."
+        if config["consent"]["share_data"]
+        else "The encoder was learnt without moving the clients' samples."
+    )
     rows = "\n".join(f"| {name.removeprefix('probe.')} | {value:.4f} |" for name, value in sorted(probes.items()))
     return f"""# Encoder learnt with {config["method"]["name"]}
 
@@ -87,7 +92,7 @@ Output: features of shape (batch, feature_dim).
 |---|---|
 {rows or "| none | |"}
 
-The encoder was learnt without moving the clients' samples. It may carry their biases; probe it on your own task before use.
+{moved} It may carry their biases; probe it on your own task before use.
 """
 
 

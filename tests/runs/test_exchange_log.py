@@ -1,0 +1,136 @@
+"""What devices moved, and how even it made their data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unisono
+from unisono.core.client_data import ClientData
+from unisono.core.errors import UserError
+from unisono.methods.cfcl import CFCL
+from unisono.runs.exchange_log import label_counts, label_variance
+from unisono.runs.export import model_card
+
+RECIPE: dict[str, Any] = {
+    "method": {"name": "cfcl", "num_reserve": 5, "num_candidates": 20, "points_per_pull": 4, "aggregation_steps": 4},
+    "data": {"dataset": "digits", "limit": 200, "test_limit": 50},
+    "partition": {"num_clients": 5},
+    "graph": {"topology": "ring"},
+    "training": {"local_steps": 2, "batch_size": 8},
+    "federation": {"rounds": 4},
+    "consent": {"share_data": True},
+    "evaluation": {"probe_every": 0},
+    "engine": {"workers": 0, "device": "cpu"},
+}
+
+
+def test_label_counts_leave_out_unknown_labels() -> None:
+    labels = torch.tensor([2, 0, -1, 2, 1])
+    assert label_counts(labels, torch.tensor([0, 2, 3, 1])).tolist() == [1, 0, 2]
+    assert label_counts(labels, torch.empty(0, dtype=torch.int64)).tolist() == [0, 0, 0]
+
+
+def test_label_variance_by_hand() -> None:
+    """Counts 4, 0 have mean 2 and variance 4; equal counts have none."""
+    assert label_variance(torch.tensor([[4, 0], [3, 3]])).tolist() == [4.0, 0.0]
+
+
+def read(path: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> unisono.LoadedRun:
+    return unisono.run({**RECIPE, "run": {"directory": str(tmp_path), "name": "ring", "checkpoint_every": 2}})
+
+
+def test_every_link_and_direction_is_logged(run: unisono.LoadedRun) -> None:
+    lines = read(run.path, "exchange")
+    assert [line["round"] for line in lines] == [0, 1, 2, 3]
+    for line in lines:
+        links = {(link["from"], link["to"]): link for link in line["links"]}
+        assert set(links) == {(a, (a + step) % 5) for a in range(5) for step in (1, -1 % 5)}
+        for link in links.values():
+            assert link["pulled"] == 4
+            assert link["pushed"] == (5 if line["round"] == 0 else 0)
+            assert link["bytes"] == (link["pulled"] + link["pushed"]) * 64
+
+
+def test_metrics_are_the_sums_and_means_of_the_log(run: unisono.LoadedRun) -> None:
+    for line, metrics, timings in zip(*(read(run.path, name) for name in ("exchange", "metrics", "timings")), strict=True):
+        assert metrics["points_moved"] == sum(link["pulled"] + link["pushed"] for link in line["links"])
+        assert metrics["bytes_moved"] == sum(link["bytes"] for link in line["links"])
+        assert metrics["label_variance"] == pytest.approx(sum(line["label_variance"]) / 5)
+        assert metrics["steps"] == 2 * (line["round"] + 1)
+        assert timings["seconds"]["exchange_slowest"] > 0
+    delays = [metrics["delay_seconds"] for metrics in read(run.path, "metrics")]
+    assert delays == sorted(delays)
+    assert delays[0] == pytest.approx((5 + 4) * 64 * 8 / 1e6)
+
+
+def test_exchange_makes_labels_more_even(run: unisono.LoadedRun, tmp_path: Path) -> None:
+    alone = unisono.run({**RECIPE, "run": {"directory": str(tmp_path), "name": "alone"}}, set=["method.selection=none"])
+    without, with_exchange = (read(path, "exchange")[-1] for path in (alone.path, run.path))
+    assert without["links"] == []
+    assert all(b < a for a, b in zip(without["label_variance"], with_exchange["label_variance"], strict=True))
+
+
+def test_variance_counts_what_a_device_holds(tmp_path: Path) -> None:
+    """40 samples of two classes each: (20 - 4)^2 twice and 4^2 eight times, over 10 labels."""
+    alone = unisono.run({**RECIPE, "run": {"directory": str(tmp_path), "name": "alone"}}, set=["method.selection=none"])
+    sizes = [entry["samples"] for entry in read(alone.path, "clients")[0]["clients"]]
+    for variance, size in zip(read(alone.path, "exchange")[0]["label_variance"], sizes, strict=True):
+        half, mean = size / 2, size / 10
+        assert variance == pytest.approx((2 * (half - mean) ** 2 + 8 * mean**2) / 10)
+
+
+def test_no_client_sees_a_label(run: unisono.LoadedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    step = CFCL.client_step
+
+    def watched(self: CFCL, nets: Any, received: Any, local: Any, data: ClientData, ctx: Any) -> Any:
+        seen.append(data.labels)
+        return step(self, nets, received, local, data, ctx)
+
+    monkeypatch.setattr(CFCL, "client_step", watched)
+    unisono.run({**RECIPE, "run": {"directory": str(tmp_path), "name": "watched"}})
+    assert seen
+    assert set(seen) == {None}
+
+
+def test_interrupted_run_logs_the_same(run: unisono.LoadedRun, tmp_path: Path) -> None:
+    path = tmp_path / "interrupted"
+    shutil.copytree(run.path, path)
+    shutil.rmtree(path / "checkpoints" / "round-000004")
+    notes: list[str] = []
+    unisono.resume(path, on_note=notes.append)
+    assert notes == ["Continuing after round 2 of 4."]
+    for name in ("exchange", "metrics"):
+        assert read(path, name) == read(run.path, name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("graph.mean_degree=0.5", r"graph\.mean_degree must be higher"),
+        ("consent.share_data=false", r"consent\.share_data = true"),
+    ],
+)
+def test_refused_before_anything_is_written(tmp_path: Path, setting: str, message: str) -> None:
+    recipe = {**RECIPE, "graph": {"topology": "geometric"}, "run": {"directory": str(tmp_path), "name": "refused"}}
+    with pytest.raises(UserError, match=message):
+        unisono.run(recipe, set=[setting])
+    assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize(("share_data", "sentence"), [(True, "agreed to share samples"), (False, "without moving")])
+def test_model_card_says_whether_samples_moved(run: unisono.LoadedRun, share_data: bool, sentence: str) -> None:
+    tree = run.config.as_tree()
+    tree["consent"] = {"share_data": share_data}
+    assert sentence in model_card(tree, run.directory.load_setting(), [])
