@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
+from unisono.engines import pool
 from unisono.engines.devices import resolve_devices, threads
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
 from unisono.federation.rounds import Observer
@@ -124,6 +126,29 @@ def test_a_client_that_hangs_is_left_out_after_its_timeout() -> None:
     tiny.engine.close()
     assert [failure.client_id for failure in outcome] == [0]
     assert outcome[0].reason == "no answer within 3 s"
+
+
+class StuckOnce(SimCLR):
+    """The first process that runs client 0 never wakes up."""
+
+    marker = ""
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        if ctx.client_id == 0 and not os.path.exists(self.marker):
+            with open(self.marker, "w"):
+                time.sleep(600)
+        return super().client_step(nets, received, local, data, ctx)
+
+
+def test_a_worker_that_is_stuck_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "QUIET_LIMIT", 2.0)
+    expected = TinyFederation("simclr", over=EVERYONE).run(until=1)
+    kind = type("StuckOnce", (StuckOnce,), {"marker": str(tmp_path / "stuck")})
+    tiny = _with_method(TinyFederation("simclr", workers=2, over=EVERYONE), kind)
+    assert same_bits(tiny.run(until=1), expected)
+    assert (tmp_path / "stuck").exists()
 
 
 class Broken(SimCLR):

@@ -158,3 +158,17 @@ def test_stage_2_alone_on_a_finished_encoder(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, fedu.groups["encoder"][name]) for name, tensor in state.server.groups["encoder"].items())
     with pytest.raises(UserError, match=r"name one in model\.pretrained"):
         make(represent_rounds=0)
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, 0.25), ({"cluster_ema": 0.0}, 1.0)])
+def test_the_target_of_stage_2_may_have_a_momentum_of_its_own(options: dict[str, float], expected: float) -> None:
+    method = make(ema=0.75, **options)
+    for phase, step in ((REPRESENT, 0.25), (CLUSTER, expected)):
+        nets = method.build()
+        name = "instance_head" if phase == REPRESENT else "cluster_head"
+        with torch.no_grad():
+            for parameter in nets[name].parameters():
+                parameter.add_(1)
+        before = nets[f"target_{name}"][-1].bias.clone()  # type: ignore[index]
+        method.after_step(nets, Context(0, 0, phase))
+        torch.testing.assert_close(nets[f"target_{name}"][-1].bias, before + step)  # type: ignore[index]

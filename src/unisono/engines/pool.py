@@ -15,6 +15,7 @@ from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -27,6 +28,8 @@ from unisono.federation.worker import Report
 SLACK = 1 << 20
 HELD_LANES = 2
 """Lanes a worker holds at most; their sums come back in as many blocks, so none is overwritten before it is read."""
+QUIET_LIMIT = 60.0
+"""Seconds without any processor time after which a worker that has a lane is stuck (a fork may inherit a lock) and replaced."""
 MAX_DEATHS = 3
 """A client whose worker dies this often counts as failed."""
 NO_CLIENT = -1
@@ -43,6 +46,8 @@ class _Worker:
     tasks: list[LaneTask] = field(default_factory=list)
     client_id: int | None = None
     since: float = 0.0
+    processor_seconds: float = 0.0
+    quiet_since: float = field(default_factory=time.monotonic)
 
 
 class WorkerPool:
@@ -100,7 +105,8 @@ class WorkerPool:
         num_left = len(tasks)
         while num_left:
             self._hand_out(waiting, layout)
-            for index in self._ready():
+            ready = self._ready()
+            for index in ready:
                 worker = self._workers[index]
                 try:
                     kind, content = _receive(worker.connection)
@@ -122,6 +128,8 @@ class WorkerPool:
                     on_result(lane, result)
                     num_left -= 1
             waiting += self._replace_late(deaths, lost)
+            if not ready:
+                waiting += self._replace_stuck(deaths, lost)
 
     def close(self) -> None:
         """Ends all workers."""
@@ -136,7 +144,7 @@ class WorkerPool:
 
     def _ready(self) -> list[int]:
         connections = {worker.connection: index for index, worker in enumerate(self._workers)}
-        ready = wait(list(connections), timeout=None if self._timeout is None else min(1.0, self._timeout / 4))
+        ready = wait(list(connections), timeout=min(1.0, (self._timeout or QUIET_LIMIT) / 4))
         return [connections[connection] for connection in ready]  # type: ignore[index]
 
     def _replace_late(self, deaths: dict[int, int], lost: dict[int, list[ClientError]]) -> list[LaneTask]:
@@ -149,6 +157,18 @@ class WorkerPool:
                 deaths[worker.client_id] = MAX_DEATHS - 1
                 late += self._replace_dead(index, deaths, lost, f"no answer within {self._timeout:g} s")
         return late
+
+    def _replace_stuck(self, deaths: dict[int, int], lost: dict[int, list[ClientError]]) -> list[LaneTask]:
+        """Ends workers that have a lane and have used no processor time for long; returns their lanes."""
+        stuck: list[LaneTask] = []
+        now = time.monotonic()
+        for index, worker in enumerate(self._workers):
+            seconds = _processor_seconds(worker.process.pid)
+            if not worker.tasks or seconds > worker.processor_seconds + 0.01:
+                worker.processor_seconds, worker.quiet_since = seconds, now
+            elif now - worker.quiet_since > QUIET_LIMIT:
+                stuck += self._replace_dead(index, deaths, lost, f"its worker process did nothing for {QUIET_LIMIT:g} s")
+        return stuck
 
     def _replace_dead(
         self, index: int, deaths: dict[int, int], lost: dict[int, list[ClientError]], reason: str
@@ -240,6 +260,15 @@ def _work(
         return
     except Exception:
         _send(connection, ("error", traceback.format_exc()))
+
+
+def _processor_seconds(pid: int) -> float:
+    """Processor time that a process has used; 0 if it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _write_sums(result: LaneResult, block: Tensor) -> Layout | None:

@@ -43,6 +43,7 @@ class FedMCCConfig(ClusterHeadsConfig):
     """Options of FedMCC."""
 
     ema: float = Field(0.99, ge=0, le=1, description="momentum of the target networks")
+    cluster_ema: float | None = Field(None, ge=0, le=1, description="momentum of the target in stage 2; unset: ema")
     aggregate_target: bool = Field(False, description="average the targets too: the ablation of Table VII")
     represent_rounds: int | None = Field(
         None, ge=0, description="most rounds of stage 1; unset: ten of eleven; 0 with model.pretrained: stage 2 alone"
@@ -128,8 +129,9 @@ class FedMCC(LocalTraining):
         return {"loss": cluster - self.config.entropy_weight * entropy, "cluster_loss": cluster, ENTROPY: share}
 
     def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
+        own = self.config.cluster_ema if ctx.phase == CLUSTER else None
         for name in LEARNT[ctx.phase]:
-            update_ema(nets[f"target_{name}"], nets[name], self.config.ema)
+            update_ema(nets[f"target_{name}"], nets[name], self.config.ema if own is None else own)
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         server = remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
