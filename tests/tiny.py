@@ -60,7 +60,7 @@ class TinyFederation:
         self.method = tiny_method(self.config, len(self.clients))
         postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
         self.workshop = Workshop(self.method, self.clients, postprocessor, self.config.aggregation)
-        self.engine = EmbeddedEngine(self.workshop, EngineConfig(workers=workers, device="cpu"))
+        self.engine = EmbeddedEngine(self.workshop, EngineConfig(workers=workers, device="cpu", start=self.config.engine.start))
         self.store = ClientStore()
         self.federation = Federation(self.method, self.engine, self.store, self.config.federation_sections, seed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,28 @@ def test_threads_are_restored() -> None:
 def test_workers_default_to_the_cores_of_the_process() -> None:
     tiny = TinyFederation("simclr")
     assert EmbeddedEngine(tiny.workshop, EngineConfig()).num_workers == len(os.sched_getaffinity(0))
+
+
+def test_spawned_workers_give_the_same_bits() -> None:
+    expected = TinyFederation("simclr").run(until=1)
+    assert same_bits(TinyFederation("simclr", workers=2, over={"engine": {"start": "spawn"}}).run(until=1), expected)
+
+
+def test_spawned_workers_know_a_method_from_a_users_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from unisono.methods.simclr import SimCLR\n\nclass Mine(SimCLR):\n    pass\n")
+    own = f"{file}:Mine"
+    expected = TinyFederation("simclr").run(until=1)
+    assert same_bits(TinyFederation(own, workers=1, over={"engine": {"start": "spawn"}}).run(until=1), expected)
+
+
+def test_compiled_networks_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The graphs are traced as ever, but run without the two minutes that a compiler takes for them.
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="eager"))
+    eager = TinyFederation("simclr").run(until=1)
+    compiled = TinyFederation("simclr", over={"training": {"compile": True}}).run(until=1)
+    pairs = zip(eager.server.tensors(), compiled.server.tensors(), strict=True)
+    assert all(name == other and torch.allclose(a, b, atol=1e-3) for (name, a), (other, b) in pairs)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -18,6 +18,9 @@ from unisono.core.errors import UserError
 
 T = TypeVar("T")
 
+USER_MODULE = "unisono_user_"
+"""How the names of modules begin that were imported from a user's own file."""
+
 
 class Registry(Generic[T]):
     """Finds things by name; an unknown name lists the known ones.
@@ -117,10 +120,24 @@ def _origin(thing: object) -> tuple[object, ...]:
     return (Path(file).resolve() if file else module, getattr(thing, "__qualname__", id(thing)))
 
 
+class UserFiles:
+    """The users' own files that this process has imported; a process that unpickles this object imports them too."""
+
+    def __reduce__(self) -> tuple[Callable[..., UserFiles], tuple[list[str]]]:
+        modules = [module for name, module in list(sys.modules.items()) if name.startswith(USER_MODULE)]
+        return _import_user_files, ([str(module.__file__) for module in modules],)
+
+
+def _import_user_files(paths: list[str]) -> UserFiles:
+    for path in paths:
+        _import_file(Path(path))
+    return UserFiles()
+
+
 def _import_file(path: Path) -> ModuleType:
     path = path.resolve()
     # Two files of the same name are two modules.
-    name = f"unisono_user_{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    name = f"{USER_MODULE}{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():

@@ -28,6 +28,9 @@ class EngineConfig(Section):
     kind: Literal["embedded"] = Field("embedded", description="embedded: processes on this machine")
     workers: int | None = Field(None, ge=0, description="worker processes; 0 runs in the calling process; default one per core")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps; workers are spread over all GPUs of cuda")
+    start: Literal["auto", "fork", "spawn"] = Field(
+        "auto", description="how workers begin; auto: fork on the CPU, spawn on GPUs"
+    )
     client_timeout: float | None = Field(None, gt=0, description="seconds after which a client counts as failed")
     state_memory: float = Field(2.0, gt=0, description="GiB of client states kept in memory; the rest goes to disk")
 
@@ -44,6 +47,7 @@ class EmbeddedEngine:
         self._workshop = workshop
         self._devices = resolve_devices(config.device)
         self.num_workers = num_cores() if config.workers is None else config.workers
+        self._start = config.start
         self._timeout = config.client_timeout
         self._runner: LaneRunner | None = None
         self._pool: WorkerPool | None = None
@@ -66,7 +70,9 @@ class EmbeddedEngine:
         elif self._pool is None or not self._pool.has_room_for(broadcast):
             self.close()
             self._workshop.clients.share_memory()
-            self._pool = WorkerPool(self._workshop, self._devices, self.num_workers, broadcast.num_bytes, self._timeout)
+            self._pool = WorkerPool(
+                self._workshop, self._devices, self.num_workers, broadcast.num_bytes, self._timeout, self._start
+            )
 
     def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
         """Asks every client of the work and reduces their answers, lane by lane in order."""

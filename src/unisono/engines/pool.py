@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unisono.core.errors import ClientError
 from unisono.core.payload import Payload
+from unisono.core.registry import UserFiles
 from unisono.core.wire import Layout, lay_out, read, write
 from unisono.engines.lanes import LaneResult, LaneRunner, LaneTask, Workshop
 from unisono.federation.worker import Report
@@ -59,18 +60,24 @@ class WorkerPool:
         num_workers: how many processes.
         num_bytes: size of a broadcast.
         timeout: seconds after which a client counts as failed and its worker is replaced.
+        start: ``fork``, ``spawn``, or ``auto``.
     """
 
     def __init__(
-        self, workshop: Workshop, devices: Sequence[torch.device], num_workers: int, num_bytes: int, timeout: float | None
+        self,
+        workshop: Workshop,
+        devices: Sequence[torch.device],
+        num_workers: int,
+        num_bytes: int,
+        timeout: float | None = None,
+        start: str = "auto",
     ) -> None:
         self._workshop = workshop
         self._devices = devices
         self._timeout = timeout
         # Forked workers inherit everything and start at once; a GPU cannot be used after a fork.
-        self._start_method = (
-            "fork" if devices[0].type == "cpu" and "fork" in multiprocessing.get_all_start_methods() else "spawn"
-        )
+        can_fork = devices[0].type == "cpu" and "fork" in multiprocessing.get_all_start_methods()
+        self._start_method = start if start != "auto" else "fork" if can_fork else "spawn"
         if self._start_method == "fork":
             # The first optimiser of a process imports this; forked workers then share it instead of importing it each.
             import_module("torch._dynamo")
@@ -222,7 +229,7 @@ class WorkerPool:
         device = self._devices[index % len(self._devices)]
         process = context.Process(
             target=_work,
-            args=(self._workshop, device, theirs, self._broadcast, blocks, inherited),
+            args=(UserFiles(), self._workshop, device, theirs, self._broadcast, blocks, inherited),
             daemon=True,
             name=f"worker {index}",
         )
@@ -232,6 +239,7 @@ class WorkerPool:
 
 
 def _work(
+    user_files: UserFiles,
     workshop: Workshop,
     device: torch.device,
     connection: Connection,
@@ -239,7 +247,10 @@ def _work(
     blocks: tuple[Tensor, Tensor],
     inherited: list[Connection],
 ) -> None:
-    """The life of a worker: lanes come in, results go out, until the other end of the pipe closes."""
+    """The life of a worker: lanes come in, results go out, until the other end of the pipe closes.
+
+    A spawned worker reads its arguments in order: ``user_files`` come first, so that what is defined there can be read after them.
+    """
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
