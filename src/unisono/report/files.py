@@ -1,0 +1,104 @@
+"""What a run leaves for its page, in the folder ``report/`` of its directory."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import format_exc
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unisono.runs.directory import RunDirectory
+from unisono.runs.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The points of the map in one round.
+
+    Args:
+        features: shape (num_points, feature_dim).
+        clusters: of every point, -1 where the method has none yet, shape (num_points,).
+        confidence: of the cluster, shape (num_points,).
+        num_clusters: how many there are.
+    """
+
+    features: NDArray[np.float16]
+    clusters: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    num_clusters: int
+
+
+class ReportFiles:
+    """``about.json``, ``split.json``, ``points.json``, ``samples.json``, ``round-000003.npz``, ``map.json``, ``problems.txt``.
+
+    Args:
+        directory: of the run.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.path = directory.path / "report"
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What ``write`` wrote, None where there is nothing that can be read."""
+        try:
+            found = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return dict(found)
+
+    def write(self, name: str, values: Mapping[str, Any]) -> None:
+        """Replaces ``name.json``."""
+        write_atomically(self.path / f"{name}.json", json.dumps(values, separators=(",", ":")).encode())
+
+    def rounds(self) -> list[int]:
+        """Numbers of rounds done that have a snapshot, ascending."""
+        return sorted(int(path.stem.removeprefix("round-")) for path in self.path.glob("round-*.npz"))
+
+    def save(self, round: int, snapshot: Snapshot) -> None:
+        """Writes the snapshot after this many rounds."""
+        content = io.BytesIO()
+        np.savez(
+            content,
+            features=snapshot.features,
+            clusters=snapshot.clusters,
+            confidence=snapshot.confidence,
+            num_clusters=snapshot.num_clusters,
+        )
+        write_atomically(self._snapshot(round), content.getvalue())
+
+    def load(self, round: int) -> Snapshot:
+        """The snapshot after this many rounds."""
+        with np.load(self._snapshot(round)) as content:
+            return Snapshot(content["features"], content["clusters"], content["confidence"], int(content["num_clusters"]))
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Lets no problem with a page end a run: it is written to ``problems.txt``, and the page says so."""
+        try:
+            yield
+        except Exception:
+            # On a full disk nothing can be said; what the run itself writes next will say it.
+            with suppress(OSError):
+                self.path.mkdir(parents=True, exist_ok=True)
+                with (self.path / "problems.txt").open("a", encoding="utf-8") as file:
+                    file.write(format_exc() + "\n")
+
+    @property
+    def problems(self) -> str:
+        """Tracebacks of what went wrong."""
+        path = self.path / "problems.txt"
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def forget_problems(self) -> None:
+        """Removes the tracebacks, before the page is made anew."""
+        (self.path / "problems.txt").unlink(missing_ok=True)
+
+    def _snapshot(self, round: int) -> Path:
+        return self.path / f"round-{round:06d}.npz"

@@ -1,0 +1,126 @@
+"""What a page needs and only the running process has: who holds what, some samples, and their features over rounds."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unisono.core.context import Context
+from unisono.core.method import Method
+from unisono.core.payload import Payload
+from unisono.data.datasets import Dataset
+from unisono.data.partition import Partition
+from unisono.evaluation.features import embed
+from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.report.config import ReportConfig, shown_rounds
+from unisono.report.files import ReportFiles, Snapshot
+from unisono.report.thumbnails import sprite
+from unisono.runs.directory import RunDirectory
+
+
+class Gathering(Observer):
+    """Writes the folder ``report/`` while a run goes on; a problem with it never ends the run.
+
+    Args:
+        directory: of the run.
+        config: the table.
+        method: gives encoder, assigner and whitelist.
+        dataset: names of classes, sizes.
+        partition: who holds what.
+        samples: all training samples as their clients see them.
+        seed: the run's; draws the points of the map.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        config: ReportConfig,
+        method: Method,
+        dataset: Dataset,
+        partition: Partition,
+        samples: Tensor,
+        seed: int,
+    ) -> None:
+        self.files = ReportFiles(directory)
+        self._config = config
+        self._method = method
+        self._dataset = dataset
+        self._partition = partition
+        self._samples = samples
+        self._shown = shown_rounds(method.setting.num_rounds, config.rounds)
+        order = torch.randperm(len(samples), generator=Context(seed).rng("report points"))
+        self._rows = order[: config.points].sort().values
+
+    def on_start(self, state: State) -> None:
+        with self.files.guarded():
+            self.describe(state.server)
+            if state.round == 0 and 0 in self._shown:
+                self.snapshot(0, state.server)
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        if state.round in self._shown and len(self._rows):
+            start = time.perf_counter()
+            with self.files.guarded():
+                self.snapshot(state.round, state.server)
+            record.seconds["map"] = time.perf_counter() - start
+
+    def describe(self, server: Payload) -> None:
+        """Writes all that does not change over rounds."""
+        data, setting = self._dataset, self._method.setting
+        self.files.write(
+            "about",
+            {
+                "sentence": method_sentence(type(self._method)),
+                "shares": [[name, share.reduce.name, share.reveals.name] for name, share in self._method.shares.items()],
+                "parameters": sum(tensor.numel() for tensor in self._method.encoder(server).parameters()),
+                "train_samples": len(data.samples),
+                "test_samples": len(data.test_samples),
+                "input_shape": list(setting.input_shape),
+                "classes": list(data.class_names) if data.labels is not None else [],
+                "owners": list(data.owner_names) if len(data.owner_names) == self._partition.num_clients else [],
+            },
+        )
+        counts = self._partition.sizes[:, None] if data.labels is None else self._partition.class_counts(data.labels)
+        self.files.write("split", {"sizes": self._partition.sizes.tolist(), "counts": counts.tolist()})
+        if not len(self._rows):
+            return
+        labels = None if data.labels is None else data.labels[self._rows].tolist()
+        self.files.write("points", {"labels": labels, "clients": _owners(self._partition.indices, self._rows)})
+        if self._config.samples:
+            self.files.write("samples", sprite(self._samples[self._rows]))
+
+    def snapshot(self, round: int, server: Payload) -> None:
+        """Writes the points' features and clusters after this many rounds."""
+        if not len(self._rows):
+            return
+        points = self._samples[self._rows]
+        features = embed(self._method.encoder(server), points)
+        assigner = self._method.assigner(server)
+        clusters, confidence, num_clusters = torch.full((len(points),), -1), torch.zeros(len(points)), 0
+        if assigner is not None:
+            scores = embed(assigner, points).softmax(dim=1)
+            num_clusters = scores.shape[1]
+            confidence, clusters = scores.max(dim=1)
+        self.files.save(round, Snapshot(features.half().numpy(), clusters.numpy(), confidence.numpy(), num_clusters))
+
+
+def method_sentence(method: type[Method]) -> str:
+    """What a method does in a sentence: the first of its file, or of its class."""
+    module = inspect.getmodule(method)
+    for text in (module.__doc__ if module is not None else None, method.__doc__):
+        if text and text.strip():
+            return text.strip().split("\n\n")[0].splitlines()[0].strip()
+    return ""
+
+
+def _owners(indices: Sequence[Tensor], rows: Tensor) -> list[int]:
+    """The client of each row."""
+    client_of = torch.empty(sum(len(part) for part in indices), dtype=torch.int64)
+    for client, part in enumerate(indices):
+        client_of[part] = client
+    found: list[int] = client_of[rows].tolist()
+    return found

@@ -1,0 +1,124 @@
+"""What was run: the method in a sentence, the data, the split, the training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unisono.core.config import Tree
+from unisono.report.blocks import Block, columns, facts
+
+MOST_COLUMNS = 200
+"""More clients than these are shown by every second, third, ... of them, in the order of their sizes."""
+
+
+def what_was_run(tree: Tree, about: Mapping[str, Any]) -> Block:
+    """The facts of a config, as people say them.
+
+    Args:
+        tree: the resolved config.
+        about: ``report/about.json``; may be empty.
+    """
+    data, model, training = tree["data"], tree["model"], tree["training"]
+    server, privacy = tree["server"], tree["privacy"]
+    steps, epochs = training.get("local_steps"), training.get("local_epochs")
+    local = _plural(steps, "step") if steps is not None else _plural(epochs, "epoch")
+    samples = (
+        f", {about['train_samples']:,} training and {about['test_samples']:,} test samples of "
+        f"{' x '.join(map(str, about['input_shape']))}"
+        if about
+        else ""
+    )
+    parameters = f", {about['parameters']:,} parameters" if about else ""
+    noise = f", clipped to {privacy['clip_norm']:g}, noise x {privacy['noise_multiplier']:g}" if _is_private(tree) else ""
+    recipe = tree.get("recipe", {})
+    return facts(
+        "",
+        [
+            ("recipe", recipe.get("title", "")),
+            ("source", recipe.get("source", "")),
+            ("method", method_in_words(tree["method"]["name"], about.get("sentence", ""))),
+            ("data set", data["dataset"] + samples),
+            ("split", split_in_words(tree)),
+            ("shift", "" if tree["shift"]["kind"] == "none" else f"{tree['shift']['kind']}, alpha {tree['shift']['alpha']:g}"),
+            ("labels", "" if tree["labels"]["fraction"] == 1 else f"{tree['labels']['fraction']:.1%} of them visible"),
+            ("encoder", f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm{parameters}"),
+            (
+                "a client's turn",
+                f"{local}, batches of {training['batch_size']}, {training['optimizer']} at "
+                f"{training['learning_rate']:g}, views {tree['views']['preset']}",
+            ),
+            ("a round", f"{_cohort(tree)}; {tree['aggregation']['rule']}, {server['optimizer']}{noise}"),
+            ("length", f"{_plural(tree['federation']['rounds'], 'round')}, seed {tree['run']['seed']}"),
+        ],
+    )
+
+
+def method_in_words(name: str, sentence: str) -> str:
+    """The method's sentence, with its name before it where it does not begin with it."""
+    return sentence if sentence.lower().startswith(name.lower()) else f"{name}: {sentence}".removesuffix(": ")
+
+
+def split_in_words(tree: Tree) -> str:
+    """``50 clients, dirichlet with alpha 0.1``."""
+    split = tree["partition"]
+    if split["scheme"] == "natural":
+        return "clients as the data set has them"
+    details = {
+        "dirichlet": f" with alpha {split['alpha']:g}",
+        "dirichlet-prior": f" with alpha {split['alpha']:g}",
+        "classes-per-client": f", {split['classes_per_client']} classes each",
+        "quantity-skew": f" with sigma {split['sigma']:g}",
+    }
+    return f"{_plural(split['num_clients'], 'client')}, {split['scheme']}{details.get(split['scheme'], '')}"
+
+
+def split_chart(split: Mapping[str, Any], classes: Sequence[str], owners: Sequence[str]) -> Block:
+    """Who holds what, a column per client.
+
+    Args:
+        split: ``report/split.json``: samples per client, and per client and class.
+        classes: their names; empty without labels.
+        owners: names of the clients; empty where they have none.
+    """
+    counts, sizes = split["counts"], split["sizes"]
+    names = list(owners) or [str(client) for client in range(len(sizes))]
+    shown = list(range(len(sizes)))
+    note = f"{sum(sizes):,} samples, {min(sizes):,} to {max(sizes):,} a client"
+    if classes:
+        held = sum(sum(count > 0 for count in row) for row in counts) / len(counts)
+        note += f"; {held:.1f} of {len(classes)} classes a client on average"
+    if len(shown) > MOST_COLUMNS:
+        by_size = sorted(shown, key=lambda client: -sizes[client])
+        step = -(-len(by_size) // MOST_COLUMNS)
+        shown = by_size[::step]
+        note += f"; {len(shown)} of {len(sizes):,} clients shown, largest first"
+    return columns(
+        "Who holds what",
+        "client",
+        "samples",
+        [names[client] for client in shown],
+        list(classes[: len(counts[0])]) or ["samples"],
+        [counts[client] for client in shown],
+        note=f"{note}.",
+        shares=bool(classes),
+    )
+
+
+def _cohort(tree: Tree) -> str:
+    cohort = tree["cohort"]
+    if cohort.get("size") is not None:
+        asked = f"{cohort['size']} clients"
+    elif cohort.get("participation") is not None:
+        asked = f"{cohort['participation']:.0%} of the clients"
+    else:
+        asked = "all clients"
+    return asked if cohort["availability"] == "always" else f"{asked}, availability {cohort['availability']}"
+
+
+def _is_private(tree: Tree) -> bool:
+    return float(tree["privacy"]["noise_multiplier"]) > 0
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

@@ -1,0 +1,11 @@
+"""Colours that remain distinct to the colour-blind, on white and on black.
+
+They started as Okabe and Ito, "Color Universal Design" (2008), and Paul Tol's "muted" scheme (2021), and were moved apart until
+every two differ by 25 in CIELAB to people without red or green cones too. Lines also differ by marker, and every chart names
+what the pointer is on, so that no colour stands alone.
+"""
+
+from __future__ import annotations
+
+LIGHT = ("#0A67CF", "#CF3D0D", "#27C39E", "#8A659D", "#EFA200", "#64AFFF", "#620077", "#73AF5E", "#0D04B0", "#5F5A53")
+DARK = ("#3B8CDD", "#FF9A21", "#4EE9A1", "#C06A9E", "#D7EE7C", "#85C8FF", "#AE6A64", "#AD9E50", "#6769FF", "#BADBDF")

@@ -1,0 +1,53 @@
+"""Where a run stands, read off its directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from unisono.core.errors import UserError
+from unisono.runs.directory import RunDirectory
+
+Word = Literal["finished", "running", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A word, and a sentence where more is to say.
+
+    Args:
+        word: of the four.
+        rounds_done: rounds in the log.
+        num_rounds: length of the whole run.
+        sentence: why it failed, or how to go on; empty where nothing is to do.
+    """
+
+    word: Word
+    rounds_done: int
+    num_rounds: int
+    sentence: str = ""
+
+
+def run_status(directory: RunDirectory) -> Status:
+    """The status of a run that may be going on in another process."""
+    num_rounds = int(directory.config_tree["federation"]["rounds"])
+    done = len(directory.logs["metrics"].read())
+    if directory.in_use:
+        return Status("running", done, num_rounds)
+    saved = directory.checkpoints().rounds()
+    if saved and saved[-1] >= num_rounds:
+        return Status("finished", done, num_rounds)
+    go_on = f"Continue it with 'unisono resume {directory.path}'."
+    reason = _reason(directory)
+    if reason:
+        return Status("failed", done, num_rounds, f"The run failed after {done} of {num_rounds} rounds: {reason} {go_on}")
+    return Status("interrupted", done, num_rounds, f"The run was stopped after {done} of {num_rounds} rounds. {go_on}")
+
+
+def _reason(directory: RunDirectory) -> str:
+    """What ended the run, as it said itself; empty if it was stopped from outside."""
+    try:
+        saved: dict[str, Any] = directory.read_json("status.json")
+    except UserError:
+        return ""
+    return " ".join(str(saved.get("reason", "")).split()).rstrip(".") + "." if saved.get("status") == "failed" else ""

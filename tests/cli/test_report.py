@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.cli.conftest import SMALL, Command
+
+
+def test_a_page_is_made_anew(unisono: Command, demo: Path) -> None:
+    (demo / "report.html").unlink()
+    result = unisono("report", demo)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Report in runs/demo/report.html (0.")
+    assert (demo / "report.html").is_file()
+    assert unisono("report", demo, "--quiet").out == "runs/demo/report.html\n"
+
+
+def test_a_run_that_left_nothing_for_its_page_is_caught_up_with(unisono: Command, demo: Path) -> None:
+    shutil.rmtree(demo / "report")
+    assert unisono("report", demo).code == 0
+    assert sorted(path.name for path in (demo / "report").glob("round-*")) == [f"round-{n:06d}.npz" for n in (0, 1, 2)]
+
+
+def test_a_run_whose_data_is_gone_still_has_a_page(unisono: Command, demo: Path) -> None:
+    shutil.rmtree(demo / "report")
+    config = demo / "config.toml"
+    config.write_text(config.read_text().replace('dataset = "digits"', 'dataset = "folder"\npath = "nowhere"'))
+    result = unisono("report", demo)
+    assert result.code == 0
+    assert result.err.startswith("note: The page has no map of the last state: ")
+    assert "nowhere" in result.err
+    assert '"id":"curves"' in (demo / "report.html").read_text()
+
+
+def test_damaged_checkpoints_cost_the_map_alone(unisono: Command, demo: Path) -> None:
+    shutil.rmtree(demo / "report")
+    for file in demo.glob("checkpoints/*/server.safetensors"):
+        file.write_bytes(b"")
+    result = unisono("report", demo)
+    assert result.code == 0
+    assert "is damaged" in result.err
+
+
+def test_open_shows_the_file(unisono: Command, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+    assert unisono("report", demo, "--open").code == 0
+    assert opened == [(demo / "report.html").resolve().as_uri()]
+
+
+def test_no_run(unisono: Command) -> None:
+    assert unisono("report", "nothing").sentence == "There is no run directory nothing."
+
+
+def test_options_are_checked(unisono: Command) -> None:
+    assert (
+        "report.points must be less than or equal to 2000, got 5000"
+        in unisono("run", *SMALL, "--set", "report.points=5000").sentence
+    )
+
+
+def test_the_demo_ends_with_the_reports(unisono: Command, tmp_path: Path) -> None:
+    result = unisono("demo", "--set", "federation.rounds=1", "--set", "data.limit=200", "--set", "model.backbone=cfcl-cnn")
+    assert result.code == 0
+    for method, line in zip(("simclr", "orchestra"), result.out.splitlines()[-2:], strict=True):
+        assert line.startswith(f"{method}: see runs/demo-")
+        assert (tmp_path / line.partition("see ")[2]).name == "report.html"
+        assert (tmp_path / line.partition("see ")[2]).is_file()
