@@ -1,0 +1,162 @@
+"""``unisono study``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.problems import INTERRUPTED
+from unisono.cli.tables import make_console, make_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from unisono.studies.grid import Cell
+    from unisono.studies.results import Results
+    from unisono.studies.study import Study
+
+FAILED = 1
+
+
+def study(
+    reference: Annotated[str, typer.Argument(metavar="STUDY", hidden=True)],
+    scale: Annotated[str | None, typer.Option(help="small or paper, where the study has both; default small.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run this variant or setting only; repeatable.", metavar="NAME")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Such as 0,1,2 or 0-4; default: the study's.")] = None,
+    settings: options.Settings = None,
+    directory: Annotated[Path, typer.Option(help="Where the study's directory goes; default runs.", show_default=False)] = Path(
+        "runs"
+    ),
+    name: Annotated[str | None, typer.Option(help="Name of that directory; default: the study's.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Run a grid of variants, settings and seeds.
+
+    STUDY is a .toml file, or a name that 'unisono list studies' shows. The same command again keeps finished runs, continues
+    stopped ones, and draws tables and figures anew.
+
+    Example: unisono study orchestra-figure-5 --dry-run
+    """
+    import json as json_format
+    from dataclasses import replace
+
+    from unisono.studies.grid import make_cells, select
+    from unisono.studies.results import collect
+    from unisono.studies.runner import check_same
+    from unisono.studies.study import read_study
+
+    chosen = read_study(reference, scale)
+    chosen = chosen if name is None else replace(chosen, directory=name)
+    everything = make_cells(chosen, directory, seeds=_parse_seeds(seeds), overrides=settings or ())
+    cells = select(everything, chosen, only or ())
+    for cell in cells:
+        cell.config()
+    check_same(everything)
+    console = make_console()
+    console.quiet = json
+    _introduce(console, chosen, cells)
+    if dry_run:
+        _show_cells(console, cells)
+        failures: dict[Cell, str] = {}
+    else:
+        command = shlex.join(["unisono", "study", reference, *_words(scale, seeds, settings, name)])
+        failures = _run(console, chosen, everything, cells, directory / chosen.directory, command)
+    results = collect(chosen, everything, failures)
+    if json:
+        print(json_format.dumps(results.as_json()))
+    elif not dry_run:
+        _show(console, results, directory / chosen.directory)
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+def _run(
+    console: Console, study: Study, everything: list[Cell], cells: list[Cell], path: Path, command: str
+) -> dict[Cell, str]:
+    """Runs what is left, and writes numbers down after every run and pictures at the end."""
+    from unisono.cli.study_progress import StudyProgress
+    from unisono.studies.results import collect
+    from unisono.studies.runner import run_cells
+    from unisono.studies.writing import write_numbers, write_pictures
+
+    failures: dict[Cell, str] = {}
+
+    def write(cell: Cell, reason: str) -> None:
+        failures.update({cell: reason} if reason else {})
+        write_numbers(collect(study, everything, failures), path)
+
+    try:
+        with StudyProgress(cells, study.config.metrics, console, after=write) as progress:
+            run_cells(cells, progress)
+    except KeyboardInterrupt:
+        print(f"stopped; continue with the same command: {command}", file=sys.stderr, flush=True)
+        raise typer.Exit(INTERRUPTED) from None
+    results = collect(study, everything, failures)
+    write_numbers(results, path)
+    try:
+        write_pictures(results, path, command)
+    except Exception as error:  # hours of runs are not lost to a picture
+        console.print(f"note: the figure or the page could not be drawn: {type(error).__name__}: {error}", soft_wrap=True)
+    return failures
+
+
+def _introduce(console: Console, study: Study, cells: list[Cell]) -> None:
+    config = study.config
+    console.print(config.title, soft_wrap=True)
+    if config.claim:
+        console.print(f"claim: {config.claim}", soft_wrap=True)
+    facts = [f"{config.scale} scale", config.source, f"{len(cells)} runs", config.cost]
+    console.print("; ".join(filter(None, facts)) + "\n", soft_wrap=True)
+
+
+def _show_cells(console: Console, cells: list[Cell]) -> None:
+    from unisono.studies.runner import status_of
+
+    rows = [[cell.variant, cell.setting, str(cell.seed), str(status_of(cell.path))] for cell in cells]
+    console.print(make_table(["variant", "setting", "seed", "state"], rows, right=["seed"]))
+
+
+def _show(console: Console, results: Results, path: Path) -> None:
+    from unisono.studies.tables import study_table
+    from unisono.studies.writing import small_print
+
+    for metric in results.study.config.metrics:
+        made = study_table(results, metric)
+        console.print(f"\n{metric}")
+        rows = [[cell.replace(" [", "\n[") for cell in row] for row in made.rows]
+        console.print(make_table(made.heads, rows, right=made.heads[1:]))
+    console.print("\n" + small_print(results), soft_wrap=True)
+    if results.study.config.note:
+        console.print(results.study.config.note, soft_wrap=True)
+    for outcome in results.outcomes:
+        if outcome.reason:
+            console.print(f"failed: {outcome.cell.title}: {' '.join(outcome.reason.split())}", soft_wrap=True)
+    console.print(f"Tables, figure and page: {path}", soft_wrap=True)
+
+
+def _parse_seeds(text: str | None) -> list[int] | None:
+    from unisono.core.errors import UserError
+
+    if text is None:
+        return None
+    try:
+        parts = [[int(number) for number in part.split("-", 1)] for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--seeds takes numbers such as 0,1,2 or 0-4, got {text!r}.") from error
+    seeds = [seed for part in parts for seed in range(part[0], part[-1] + 1)]
+    if not seeds:
+        raise UserError(f"--seeds names no seed: {text!r}.")
+    return list(dict.fromkeys(seeds))
+
+
+def _words(scale: str | None, seeds: str | None, settings: list[str] | None, name: str | None) -> list[str]:
+    pairs = [("--scale", scale), ("--seeds", seeds), ("--name", name), *(("--set", text) for text in settings or ())]
+    return [word for option, value in pairs if value is not None for word in (option, value)]

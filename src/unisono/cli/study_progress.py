@@ -1,0 +1,181 @@
+"""The progress of a study: two bars in a terminal, one plain line per run anywhere else, and the time left for the whole."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from unisono.cli.meter import Meter, duration
+from unisono.config import Config
+from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.worker import Report
+from unisono.studies.grid import Cell
+from unisono.studies.history import History
+from unisono.studies.results import number
+from unisono.studies.runner import Status, Watcher, status_of
+
+
+class Pace:
+    """How long the rest of a study takes: every run as long as those of its variant, or of all, took so far.
+
+    Args:
+        cells: all of the study, finished ones included: these tell how long runs take.
+    """
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._left: list[Cell] = []
+        self._seconds: dict[str, list[float]] = {}
+        for cell in cells:
+            if status_of(cell.path) is Status.finished:
+                self.finish(cell, History(cell.path).seconds)
+            else:
+                self._left.append(cell)
+
+    def finish(self, cell: Cell, seconds: float | None) -> None:
+        """A cell is done; None where it failed and says nothing about the others."""
+        self._left = [other for other in self._left if other != cell]
+        if seconds is not None:
+            self._seconds.setdefault(cell.variant, []).append(seconds)
+
+    def seconds_left(self, current: Cell | None = None, current_left: float | None = None) -> float | None:
+        """For all cells that are left; None while nothing is known.
+
+        Args:
+            current: the cell that is running.
+            current_left: what it says about itself.
+        """
+        known = [value for values in self._seconds.values() for value in values]
+        total = 0.0
+        for cell in self._left:
+            if cell == current and current_left is not None:
+                total += current_left
+            elif cell.variant in self._seconds:
+                total += statistics.fmean(self._seconds[cell.variant])
+            elif known:
+                total += statistics.fmean(known)
+            else:
+                return None
+        return total
+
+
+class StudyProgress(Watcher, Observer):
+    """Shows where a study stands; a context manager that leaves the terminal as it was.
+
+    Args:
+        cells: those that this call is about.
+        metrics: the study's, for the line of a finished run.
+        console: where it is shown.
+        after: called after every cell, such as to write results down.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        metrics: Sequence[str],
+        console: Console,
+        after: Callable[[Cell, str], None] = lambda cell, reason: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pace = Pace(cells)
+        self._total = len(cells)
+        self._done = sum(status_of(cell.path) is Status.finished for cell in cells)
+        self._metrics = metrics
+        self._console = console
+        self._after = after
+        self._clock = clock
+        self._cell: Cell | None = None
+        self._meter: Meter | None = None
+        self._live: Live | None = None
+        self._redrawn = console.is_interactive and console.file.isatty()
+
+    def __enter__(self) -> StudyProgress:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stop()
+
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+        self._cell, self._meter = cell, Meter(config.federation.rounds, config.training, self._clock)
+        return (self,)
+
+    def on_round_start(self, round: int, num_clients: int) -> None:
+        if self._meter is not None:
+            self._meter.start_round(round, num_clients)
+        # Only now, for workers have been forked by now and are better forked without the thread that redraws.
+        if self._live is None and self._redrawn:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._bars,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+
+    def on_client(self, phase: str, report: Report) -> None:
+        if self._meter is not None:
+            self._meter.count_client(report)
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        if self._meter is not None:
+            self._meter.end_round(record)
+
+    def on_cell_end(self, cell: Cell, seconds: float) -> None:
+        self._end(cell, seconds)
+        history = History(cell.path)
+        values = [
+            f"{metric} {number(value, metric)}" for metric in self._metrics if (value := history.value(metric)) is not None
+        ]
+        self._say(f"{cell.title}: {'  '.join(values) or 'finished'}  in {duration(seconds)}")
+        self._after(cell, "")
+
+    def on_cell_failure(self, cell: Cell, reason: str) -> None:
+        self._end(cell, None)
+        self._say(f"{cell.title}: failed: {' '.join(reason.split())}")
+        self._after(cell, reason)
+
+    def _end(self, cell: Cell, seconds: float | None) -> None:
+        self._stop()
+        self._done += 1
+        self._cell = self._meter = None
+        self.pace.finish(cell, seconds)
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, text: str) -> None:
+        left = self.pace.seconds_left()
+        rest = f", {duration(left)} left" if left else ""
+        width = len(str(self._total))
+        self._console.print(f"[{self._done:>{width}}/{self._total}] {text}{rest}", soft_wrap=True)
+
+    def _bars(self) -> RenderableType:
+        """Bars for the study and for the run that goes on."""
+        meter, cell = self._meter, self._cell
+        if meter is None or cell is None:
+            return Text("")
+        left = self.pace.seconds_left(cell, meter.seconds_left)
+        part = meter.clients_done / meter.clients_asked if meter.clients_asked else 0.0
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True, justify="right")
+        grid.add_column(ratio=1)
+        grid.add_column(no_wrap=True, justify="right", min_width=12)
+        share = (meter.rounds_done + part) / meter.num_rounds
+        whole = "" if left is None else f"{duration(left)} left"
+        grid.add_row("runs", f"{self._done}/{self._total}", ProgressBar(total=self._total, completed=self._done + share), whole)
+        own = "" if meter.seconds_left is None else f"{duration(meter.seconds_left)} left"
+        grid.add_row("rounds", f"{meter.rounds_done}/{meter.num_rounds}", ProgressBar(total=1.0, completed=share), own)
+        return Group(Text(cell.title, no_wrap=True, overflow="ellipsis"), grid)

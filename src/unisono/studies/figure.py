@@ -1,0 +1,242 @@
+"""The figure of a study: bars for a table, lines over a numeric setting, curves over the course of runs, or points."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from unisono.report.palette import LIGHT
+from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.results import Results
+from unisono.studies.study import UNTRAINED, Axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKERS = "osD^vPX*<>"
+
+
+def draw_study(results: Results) -> dict[str, bytes]:
+    """PNG and SVG files by their endings; nothing while no run is finished.
+
+    Args:
+        results: of the study.
+    """
+    if not any(outcome.history for outcome in results.outcomes):
+        return {}
+    from matplotlib.figure import Figure
+
+    shape = results.study.config.shape
+    draw = {"bars": _draw_bars, "line": _draw_line, "curves": _draw_curves, "scatter": _draw_scatter}[shape]
+    figure = Figure(layout="constrained")
+    draw(figure, results)
+    files = {}
+    for ending in ("png", "svg"):
+        content = io.BytesIO()
+        # Without a date the same results give the same bytes.
+        figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else {})
+        files[ending] = content.getvalue()
+    return files
+
+
+def mean_curve(results: Results, metric: str, variant: str, setting: str, axis: Axis) -> list[tuple[float, float, float]]:
+    """Place, mean and deviation over seeds, at the records that all seeds of a cell have.
+
+    Args:
+        results: of the study.
+        metric: what is drawn.
+        variant: whose runs.
+        setting: of these.
+        axis: what the curve goes over; places are means over seeds too.
+    """
+    alias = {v.name: v.metrics for v in results.study.variants}.get(variant, {})
+    curves = [run.history.curve(alias.get(metric, metric), axis) for run in results.finished(variant, setting) if run.history]
+    points = []
+    for together in zip(*curves, strict=False):
+        values = [value for _, value in together]
+        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        points.append((statistics.fmean(place for place, _ in together), statistics.fmean(values), deviation))
+    return points
+
+
+def paper_value(results: Results, metric: str, variant: str, setting: str) -> float | None:
+    """The paper's number if it begins with one, as it is printed there: accuracies in percent."""
+    value = results.study.paper_number(metric, variant, setting)
+    if isinstance(value, str):
+        try:
+            return float(value.split()[0].split("±")[0])
+        except (ValueError, IndexError):
+            return None
+    return value
+
+
+def axis_name(metric: str) -> str:
+    """A metric with its unit."""
+    effort = parse_effort(metric)
+    if effort is not None:
+        return metric
+    return f"{metric} [%]" if in_percent(metric) else metric
+
+
+def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: int) -> list[tuple[Axes, bool]]:
+    """One panel for our numbers and, where there are any, one for the paper's."""
+    has_paper = any(
+        paper_value(results, metric, variant, setting) is not None
+        for variant in results.study.row_names
+        for setting in results.study.setting_names
+    )
+    any_paper = bool(results.study.paper)
+    columns = 2 if any_paper else 1
+    figure.set_size_inches(6.4 * columns, 4.0 * num_rows)
+    panels = [(figure.add_subplot(num_rows, columns, row * columns + 1), False)]
+    panels[0][0].set_title(f"here ({results.study.config.scale} scale)" if any_paper else results.study.config.title)
+    if has_paper:
+        panels.append((figure.add_subplot(num_rows, columns, row * columns + 2), True))
+        panels[1][0].set_title(f"paper: {results.study.config.source}")
+    return panels
+
+
+def _ours(results: Results, metric: str, variant: str, setting: str) -> tuple[float | None, float]:
+    factor = 100 if in_percent(metric) else 1
+    summary = results.summary(metric, variant, setting)
+    return (None if summary.mean is None else factor * summary.mean), factor * (summary.deviation or 0.0)
+
+
+def _point(results: Results, metric: str, variant: str, setting: str, paper: bool) -> tuple[float | None, float]:
+    if paper:
+        return paper_value(results, metric, variant, setting), 0.0
+    return _ours(results, metric, variant, setting)
+
+
+def _draw_bars(figure: Figure, results: Results) -> None:
+    study = results.study
+    variants, settings = study.row_names, study.setting_names
+    width = 0.8 / len(variants)
+    for row, metric in enumerate(study.config.metrics):
+        for axes, paper in _panels(figure, results, metric, row, len(study.config.metrics)):
+            heights: list[float] = []
+            for number, variant in enumerate(variants):
+                points = [_point(results, metric, variant, setting, paper) for setting in settings]
+                places = [place + (number - (len(variants) - 1) / 2) * width for place in range(len(settings))]
+                found = [(place, *point) for place, point in zip(places, points, strict=True) if point[0] is not None]
+                if found:
+                    x, y, error = zip(*found, strict=True)
+                    bars = [value for value in error if value > 0]
+                    axes.bar(
+                        x, y, width, yerr=error if bars else None, color=_colour(number, variant), label=variant, capsize=2
+                    )
+                    heights += y
+            axes.set_xticks(range(len(settings)), ["" if name == "all" else name for name in settings])
+            label = axis_name(metric)
+            if heights and min(heights) > 0.6 * max(heights):
+                # Bars that differ by a few percent of their height would look alike from zero.
+                axes.set_ylim(bottom=max(0.0, min(heights) - max(max(heights) - min(heights), 0.05 * max(heights))))
+                label += ", not from 0"
+            _finish(axes, "", label, legend=len(variants) > 1)
+            axes.tick_params(axis="x", rotation=20 if max(map(len, settings)) * len(settings) > 60 else 0)
+
+
+def _draw_line(figure: Figure, results: Results) -> None:
+    study = results.study
+    numbers = [setting.value for setting in study.settings]
+    numeric = all(value is not None for value in numbers)
+    places: Sequence[Any] = numbers if numeric else range(len(numbers))
+    for row, metric in enumerate(study.config.metrics):
+        for axes, paper in _panels(figure, results, metric, row, len(study.config.metrics)):
+            for number, variant in enumerate(study.row_names):
+                points = [_point(results, metric, variant, setting, paper) for setting in study.setting_names]
+                found = [(place, *point) for place, point in zip(places, points, strict=True) if point[0] is not None]
+                if found:
+                    x, y, error = zip(*sorted(found), strict=True)
+                    axes.errorbar(
+                        x, y, error, color=_colour(number, variant), label=variant, capsize=3, **_style(number, variant)
+                    )
+            if study.config.log_axis and numeric:
+                axes.set_xscale("log")
+            if not numeric or len(numbers) <= 8:
+                axes.set_xticks(places, study.setting_names)
+                axes.minorticks_off()
+            _finish(axes, study.config.axis_label, axis_name(metric), legend=len(study.row_names) > 1)
+
+
+def _draw_curves(figure: Figure, results: Results) -> None:
+    study, axis = results.study, results.study.config.axis
+    metrics = [metric for metric in study.config.metrics if parse_effort(metric) is None]
+    settings = study.setting_names
+    figure.set_size_inches(6.4 * len(settings), 4.0 * len(metrics))
+    for row, metric in enumerate(metrics):
+        factor = 100 if in_percent(metric) else 1
+        for column, setting in enumerate(settings):
+            axes = figure.add_subplot(len(metrics), len(settings), row * len(settings) + column + 1)
+            for number, variant in enumerate(study.row_names):
+                curve = mean_curve(results, metric, variant, setting, axis)
+                if variant == UNTRAINED:
+                    mean = results.summary(metric, variant, setting).mean
+                    if mean is not None:
+                        axes.axhline(factor * mean, color=_colour(number, variant), linestyle="--", label=variant)
+                elif curve:
+                    x, y, error = ([value[i] for value in curve] for i in range(3))
+                    axes.plot(
+                        x, [factor * v for v in y], color=_colour(number, variant), label=variant, **_style(number, variant)
+                    )
+                    low = [factor * (v - e) for v, e in zip(y, error, strict=True)]
+                    high = [factor * (v + e) for v, e in zip(y, error, strict=True)]
+                    axes.fill_between(x, low, high, color=_colour(number, variant), alpha=0.15, linewidth=0)
+            axes.set_title(study.config.title if setting == "all" else setting)
+            _finish(axes, AXES[axis], axis_name(metric), legend=len(study.row_names) > 1)
+
+
+def _draw_scatter(figure: Figure, results: Results) -> None:
+    """A point per run: the second metric over the first, with their correlation."""
+    study = results.study
+    first, second = study.config.metrics[:2] if len(study.config.metrics) > 1 else study.config.metrics * 2
+    figure.set_size_inches(6.4, 4.8)
+    axes = figure.add_subplot()
+    factors = [100 if in_percent(metric) else 1 for metric in (first, second)]
+    for number, variant in enumerate(study.row_names):
+        points = pairs_of(results, first, second, [variant])
+        if points:
+            x, y = (
+                [factor * value for value in values] for factor, values in zip(factors, zip(*points, strict=True), strict=True)
+            )
+            axes.scatter(x, y, color=_colour(number, variant), marker=MARKERS[number % len(MARKERS)], label=variant)
+    r = correlation(pairs_of(results, first, second, study.row_names))
+    axes.set_title(study.config.title + ("" if r is None else f"  (R = {r:.2f})"))
+    _finish(axes, axis_name(first), axis_name(second), legend=len(study.row_names) > 1)
+
+
+def pairs_of(results: Results, first: str, second: str, variants: Sequence[str]) -> list[tuple[float, float]]:
+    """Two metrics of every finished run of these variants."""
+    values = [outcome.values for outcome in results.outcomes if outcome.cell.variant in variants]
+    pairs = [(one.get(first), one.get(second)) for one in values]
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
+
+
+def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Pearson's R; None for fewer than three points or where one metric does not vary."""
+    if len(pairs) < 3:
+        return None
+    try:
+        return statistics.correlation(*zip(*pairs, strict=True))
+    except statistics.StatisticsError:
+        return None
+
+
+def _colour(number: int, variant: str) -> str:
+    return "0.45" if variant == UNTRAINED else LIGHT[number % len(LIGHT)]
+
+
+def _style(number: int, variant: str) -> dict[str, Any]:
+    return {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linestyle": "--" if variant == UNTRAINED else "-"}
+
+
+def _finish(axes: Axes, x_label: str, y_label: str, *, legend: bool) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend and axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small", frameon=False)

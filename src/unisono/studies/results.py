@@ -1,0 +1,168 @@
+"""The results of a study, read from its run directories: every run, and mean and deviation over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unisono.studies.grid import Cell
+from unisono.studies.history import History, in_percent, parse_effort
+from unisono.studies.runner import Status, status_of
+from unisono.studies.study import Study
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A metric over seeds.
+
+    Args:
+        values: one for each seed that has one, in the order of seeds.
+        num_runs: finished runs, those that never reached the value included.
+    """
+
+    values: Sequence[float]
+    num_runs: int
+
+    @property
+    def mean(self) -> float | None:
+        """Over seeds; None without a value."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over seeds, as of a sample; None for fewer than two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one cell.
+
+    Args:
+        cell: which.
+        status: where it stands.
+        history: its records; empty for one that is not finished.
+        values: the study's metrics at the end; None where the run has none.
+        reason: why it failed, empty where it did not.
+    """
+
+    cell: Cell
+    status: Status
+    history: History | None
+    values: Mapping[str, float | None]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All outcomes of a study.
+
+    Args:
+        study: theirs.
+        outcomes: one for each cell.
+    """
+
+    study: Study
+    outcomes: Sequence[Outcome]
+    by_place: Mapping[tuple[str, str], Sequence[Outcome]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        by_place: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in self.outcomes:
+            by_place.setdefault((outcome.cell.variant, outcome.cell.setting), []).append(outcome)
+        object.__setattr__(self, "by_place", by_place)
+
+    def finished(self, variant: str, setting: str) -> list[Outcome]:
+        """The finished runs of a cell, one for each seed."""
+        return [outcome for outcome in self.by_place.get((variant, setting), []) if outcome.history is not None]
+
+    def summary(self, metric: str, variant: str, setting: str) -> Summary:
+        """A metric over seeds."""
+        runs = self.finished(variant, setting)
+        return Summary([value for run in runs if (value := run.values[metric]) is not None], len(runs))
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for other programs."""
+        study = self.study
+        config = study.config
+        about = {name: getattr(config, name) for name in ("title", "claim", "source", "scale", "cost")}
+        summaries = []
+        for variant in study.row_names:
+            for setting in study.setting_names:
+                for metric in config.metrics:
+                    summary = self.summary(metric, variant, setting)
+                    summaries.append(
+                        {
+                            "variant": variant,
+                            "setting": setting,
+                            "metric": metric,
+                            "mean": summary.mean,
+                            "deviation": summary.deviation,
+                            "values": list(summary.values),
+                            "runs": summary.num_runs,
+                            "paper": study.paper_number(metric, variant, setting),
+                        }
+                    )
+        return {
+            "study": study.name,
+            **about,
+            "results": summaries,
+            "runs": [_run_as_json(outcome) for outcome in self.outcomes],
+        }
+
+
+def collect(study: Study, cells: Iterable[Cell], failures: Mapping[Cell, str] | None = None) -> Results:
+    """Reads the run directories of these cells.
+
+    Args:
+        study: theirs.
+        cells: finished or not.
+        failures: reasons of those that failed just now.
+    """
+    aliases = {variant.name: variant.metrics for variant in study.variants}
+    outcomes = []
+    for cell in cells:
+        status = status_of(cell.path)
+        history = History(cell.path) if status is Status.finished else None
+        names = {metric: aliases.get(cell.variant, {}).get(metric, metric) for metric in study.config.metrics}
+        values = {metric: history.value(name) if history else None for metric, name in names.items()}
+        outcomes.append(Outcome(cell, status, history, values, (failures or {}).get(cell, "")))
+    return Results(study, outcomes)
+
+
+def number(value: float | str | None, metric: str) -> str:
+    """As people read it: accuracies in percent, others with four digits, an empty string for None."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if in_percent(metric):
+        return f"{100 * value:.1f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def mean_and_deviation(summary: Summary, metric: str) -> str:
+    """``71.2 ± 0.5``; says how many of the runs have a value where not all do, and nothing where none has."""
+    if summary.num_runs == 0:
+        return ""
+    if summary.mean is None:
+        return "not reached" if parse_effort(metric) else ""
+    text = number(summary.mean, metric)
+    if summary.deviation is not None:
+        text += f" ± {number(summary.deviation, metric)}"
+    return text if len(summary.values) == summary.num_runs else f"{text} ({len(summary.values)} of {summary.num_runs})"
+
+
+def _run_as_json(outcome: Outcome) -> dict[str, Any]:
+    cell, history = outcome.cell, outcome.history
+    return {
+        "variant": cell.variant,
+        "setting": cell.setting,
+        "seed": cell.seed,
+        "run": cell.path.name,
+        "status": str(outcome.status),
+        "reason": outcome.reason,
+        "seconds": history.seconds if history else None,
+        "metrics": dict(outcome.values),
+        "probes": history.probes() if history else {},
+    }

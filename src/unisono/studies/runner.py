@@ -1,0 +1,140 @@
+"""Runs the cells of a study one after another: finished ones are kept, stopped ones go on, a failure stays alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from unisono.config import Config, resolve
+from unisono.core.config import Tree
+from unisono.core.errors import ClientError, UserError
+from unisono.experiment import Experiment, resume, start
+from unisono.federation.rounds import Observer, RoundRecord
+from unisono.runs.directory import RunDirectory
+from unisono.runs.probing import PREFIX
+from unisono.studies.grid import Cell
+
+UNCOMPARED = ("format", "recipe", "engine", "report", "track")
+"""Tables that change no number of a run."""
+
+
+class Status(StrEnum):
+    """Where a cell stands."""
+
+    missing = "not run"
+    running = "running"
+    unfinished = "unfinished"
+    finished = "finished"
+
+
+class Watcher:
+    """Looks on while a study runs. Every hook may be left out."""
+
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+        """A cell is about to run; returns who looks on."""
+        return ()
+
+    def on_cell_end(self, cell: Cell, seconds: float) -> None:
+        """A cell is finished."""
+
+    def on_cell_failure(self, cell: Cell, reason: str) -> None:
+        """A cell has failed, and the study goes on without it."""
+
+
+def status_of(path: Path) -> Status:
+    """Where the run of a cell stands."""
+    if not (path / "config.toml").is_file():
+        return Status.missing
+    directory = RunDirectory(path)
+    if directory.in_use:
+        return Status.running
+    return Status.finished if (path / "status.json").is_file() else Status.unfinished
+
+
+def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cell, str]:
+    """Runs what is not finished yet; returns the reasons of those that failed.
+
+    A cell that another process is working on is passed over, so that several processes can share a study.
+
+    Args:
+        cells: in this order.
+        watcher: told about every cell.
+    """
+    watcher = watcher or Watcher()
+    failures: dict[Cell, str] = {}
+    for cell in cells:
+        if status_of(cell.path) in (Status.finished, Status.running):
+            continue
+        begin = time.perf_counter()
+        try:
+            config = cell.config()
+            run_cell(cell, config, watcher.on_cell_start(cell, config))
+        except (UserError, ClientError) as error:
+            if status_of(cell.path) is Status.running:
+                continue  # another process was faster by a moment
+            failures[cell] = str(error)
+        except Exception as error:  # whatever goes wrong in one cell says nothing against the others
+            failures[cell] = f"{type(error).__name__}: {error}"
+        if cell in failures:
+            watcher.on_cell_failure(cell, failures[cell])
+        else:
+            watcher.on_cell_end(cell, time.perf_counter() - begin)
+    return failures
+
+
+def run_cell(cell: Cell, config: Config, observers: Sequence[Observer] = ()) -> None:
+    """Runs one cell to its end, from its last checkpoint where it has one."""
+    if cell.untrained:
+        _probe_untrained(cell.path, config)
+    elif status_of(cell.path) is Status.missing:
+        start(Experiment.prepare(config), cell.path, observers=observers)
+    else:
+        resume(cell.path, observers=observers)
+
+
+def check_same(cells: Iterable[Cell]) -> None:
+    """Refuses cells whose directory holds a run of another config: its numbers would stand in the wrong table."""
+    for cell in cells:
+        if status_of(cell.path) is Status.missing:
+            continue
+        saved, wanted = (
+            _flat(config.as_tree()) for config in (resolve(RunDirectory.open(cell.path).config_tree), cell.config())
+        )
+        for name in sorted(saved.keys() | wanted.keys()):
+            if saved.get(name) != wanted.get(name):
+                raise UserError(
+                    f"{cell.path} was run with {name} = {saved.get(name)!r}, and the study now says {wanted.get(name)!r}: "
+                    "remove that directory, or keep the studies apart with --name."
+                )
+
+
+def _probe_untrained(path: Path, config: Config) -> None:
+    """A run directory of an encoder before the first round: its probes, and nothing else."""
+    experiment = Experiment.prepare(config)
+    if status_of(path) is Status.missing:
+        RunDirectory.create(path, config.as_tree())
+    directory = RunDirectory.open(path)
+    directory.lock()
+    try:
+        directory.cut_logs({})
+        values = experiment.probe()(experiment.initial_server(), 0)
+        record = RoundRecord(-1, metrics={PREFIX + name: value for name, value in values.items()})
+        directory.logs["metrics"].append(record.as_json())
+        directory.write_json("status.json", {"status": "finished", "round": 0})
+    finally:
+        directory.unlock()
+
+
+def _flat(tree: Tree) -> dict[str, Any]:
+    """Every option by its full name, but for those that change no number."""
+    found: dict[str, Any] = {}
+    for table, values in tree.items():
+        if table in UNCOMPARED or not isinstance(values, Mapping):
+            continue
+        for key, value in values.items():
+            if table != "run" or key == "seed":
+                found[f"{table}.{key}"] = value
+    return found

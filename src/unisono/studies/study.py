@@ -1,0 +1,265 @@
+"""A study: variants x settings x seeds, what is measured, and the numbers of the paper it follows.
+
+A study is a TOML file. ``[study]`` says what is claimed and what every run has in common, ``[[variant]]`` and ``[[setting]]``
+say in what runs differ, ``[[cell]]`` holds exceptions, ``[paper]`` the paper's own numbers. ``[scale.small]`` and
+``[scale.paper]`` replace fields of ``[study]``, so that one file describes an experiment at two scales.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field
+
+from unisono.core.config import Section, Tree, closest, make_section, merge, read_toml
+from unisono.core.errors import UserError
+
+FORMAT = 1
+"""Version of the study format that this program reads."""
+UNTRAINED = "untrained weights"
+"""The row of encoders before the first round."""
+Scale = Literal["small", "paper"]
+Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay"]
+Paper = Mapping[str, Mapping[str, Mapping[str, float | str]]]
+"""The paper's numbers by metric, variant and setting."""
+C = TypeVar("C", bound="ChoiceConfig")
+
+
+class PartConfig(Section):
+    """What a variant or a setting changes in a run."""
+
+    recipe: str | None = Field(None, description="the recipe or method to begin with; unset: that of the study")
+    words: dict[str, str] = Field(default_factory=dict, description="what {word} stands for in names of recipes")
+    method: str | None = Field(None, description="a method that takes the place of the recipe's table [method]")
+    set: tuple[str, ...] = Field((), description="assignments section.key=value; {run of NAME} is another variant's run")
+    skip: bool = Field(False, description="leave it out")
+
+
+class ChoiceConfig(PartConfig):
+    """One of several variants or settings; ``small`` and ``paper`` add to it at that scale."""
+
+    name: str = Field(min_length=1, description="as it stands in the table")
+    small: PartConfig = Field(default_factory=PartConfig, description="what is different at small scale")
+    paper: PartConfig = Field(default_factory=PartConfig, description="what is different at the paper's scale")
+
+
+class VariantConfig(ChoiceConfig):
+    """A row of the table or a line of the figure: ``[[variant]]``."""
+
+    metrics: dict[str, str] = Field(default_factory=dict, description="what this variant calls a metric of the study")
+
+
+class SettingConfig(ChoiceConfig):
+    """A column of the table or a place on the figure's axis: ``[[setting]]``."""
+
+    value: float | None = Field(None, description="its place on the axis of a figure")
+
+
+class CellConfig(Section):
+    """An exception for some variants under some settings: ``[[cell]]``."""
+
+    variants: tuple[str, ...] = Field((), description="names; none: all")
+    settings: tuple[str, ...] = Field((), description="names; none: all")
+    scale: Scale | None = Field(None, description="at this scale only")
+    set: tuple[str, ...] = Field((), description="assignments, on top of all others of the file")
+    skip: bool = Field(False, description="leave these cells out")
+
+
+class StudyConfig(Section):
+    """What a study is about: ``[study]``."""
+
+    title: str = Field(min_length=1, description="what it shows, in a few words")
+    claim: str = Field("", description="the claim that it tests, in one sentence")
+    source: str = Field("", description="the paper's table or figure")
+    scale: Scale = Field("small", description="paper: the paper's own setting; small: minutes on two cores")
+    cost: str = Field("", description="time and machine")
+    base: str = Field(min_length=1, description="the recipe or method that every run begins with")
+    words: dict[str, str] = Field(default_factory=dict, description="what {word} stands for in names of recipes")
+    set: tuple[str, ...] = Field((), description="assignments section.key=value for every run")
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="one run of every cell for each")
+    metrics: tuple[str, ...] = Field(("linear",), min_length=1, description="what the table shows")
+    untrained: bool = Field(False, description="a row of encoders before the first round")
+    rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
+    shape: Literal["bars", "line", "curves", "scatter"] = Field("bars", description="of the figure")
+    axis: Axis = Field("rounds", description="curves: what they go over")
+    axis_label: str = Field("", description="line: what the settings' values are")
+    log_axis: bool = Field(False, description="line: logarithmic axis")
+    note: str = Field("", description="what a reader of the table should know")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study at one scale, read and checked.
+
+    Args:
+        name: of its file.
+        directory: the name of its directory of runs.
+        config: the table ``[study]``.
+        variants: in the order of the file.
+        settings: in the order of the file; one without a name where the file has none.
+        exceptions: the tables ``[[cell]]``.
+        paper: the paper's numbers.
+        root: where recipes that the file names by a relative path are looked for.
+    """
+
+    name: str
+    directory: str
+    config: StudyConfig
+    variants: tuple[VariantConfig, ...]
+    settings: tuple[SettingConfig, ...]
+    exceptions: tuple[CellConfig, ...]
+    paper: Paper
+    root: Path
+
+    def paper_number(self, metric: str, variant: str, setting: str) -> float | str | None:
+        """What the paper says, None where it says nothing."""
+        return self.paper.get(metric, {}).get(variant, {}).get(setting)
+
+    @property
+    def row_names(self) -> list[str]:
+        """Variants as the table has them, untrained weights first."""
+        return [*([UNTRAINED] if self.config.untrained else []), *(variant.name for variant in self.variants)]
+
+    @property
+    def setting_names(self) -> list[str]:
+        """Settings as the table has them."""
+        return [setting.name for setting in self.settings]
+
+
+def read_study(reference: str | Path, scale: str | None = None) -> Study:
+    """A study by the path of its file or by its name, at one of its scales; UserError if anything in it does not fit.
+
+    Args:
+        reference: a .toml file, or the name of a study that comes with the package.
+        scale: small or paper; None takes small where the study has both.
+    """
+    path = _find(str(reference))
+    tree = read_toml(path)
+    _check_tables(tree, path)
+    scales = tree.get("scale", {})
+    chosen = _choose(scales, scale, tree.get("study", {}).get("scale"), path)
+    config = make_section(StudyConfig, _at_scale(tree.get("study", {}), scales, chosen), "study")
+    variants = _named(VariantConfig, tree.get("variant") or [{"name": config.base}], "variant", config.scale)
+    settings = _named(SettingConfig, tree.get("setting") or [{"name": "all"}], "setting", config.scale)
+    exceptions = tuple(make_section(CellConfig, values, f"cell.{i}") for i, values in enumerate(tree.get("cell", [])))
+    directory = f"{path.stem}-{config.scale}" if scales else path.stem
+    study = Study(path.stem, directory, config, variants, settings, exceptions, tree.get("paper", {}), path.parent)
+    _check_names(study, tree)
+    return study
+
+
+@cache
+def list_studies() -> dict[str, Path]:
+    """Studies that come with the package, by name."""
+    root = Path(str(resources.files("unisono"))) / "studies" / "files"
+    return {path.stem: path for path in sorted(root.glob("*.toml"))}
+
+
+def scales_of(path: Path) -> list[str]:
+    """The scales that a study's file describes."""
+    tree = read_toml(path)
+    return list(tree.get("scale", {})) or [tree.get("study", {}).get("scale", "small")]
+
+
+def slug(name: str) -> str:
+    """A name as a part of a path."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "x"
+
+
+def _find(name: str) -> Path:
+    if name.endswith(".toml"):
+        return Path(name)
+    known = list_studies()
+    if name in known:
+        return known[name]
+    raise UserError(
+        f"There is no study {name!r}.{closest(name, known)} See 'unisono list studies', or give the path of a .toml file."
+    )
+
+
+def _check_tables(tree: Tree, path: Path) -> None:
+    known = {
+        "format": int,
+        "study": Mapping,
+        "scale": Mapping,
+        "paper": Mapping,
+        "variant": list,
+        "setting": list,
+        "cell": list,
+    }
+    for name, value in tree.items():
+        if name not in known:
+            raise UserError(f"{path}: {name} is not a known table.{closest(name, known)} Known: {', '.join(sorted(known))}.")
+        if not isinstance(value, known[name]):
+            word = {"format": name, "study": "[study]", "scale": "[scale.small]", "paper": "[paper]"}.get(name, f"[[{name}]]")
+            raise UserError(f"{path}: {name} must be written as {word}, got {value!r}.")
+    if tree.get("format", FORMAT) > FORMAT:
+        raise UserError(
+            f"{path} has format {tree['format']}, and this unisono reads formats up to {FORMAT}: install a newer one."
+        )
+
+
+def _choose(scales: Mapping[str, Any], wanted: str | None, own: str | None, path: Path) -> str | None:
+    """Which of the tables ``[scale.*]`` counts; None where the file has none."""
+    available = list(scales) or [own or "small"]
+    if wanted is not None and wanted not in available:
+        raise UserError(f"{path.stem} has no scale {wanted!r}; it has {' and '.join(available)}.")
+    if not scales:
+        return None
+    return wanted or ("small" if "small" in scales else available[0])
+
+
+def _at_scale(study: Mapping[str, Any], scales: Mapping[str, Any], scale: str | None) -> Tree:
+    """The table ``[study]`` with that of its scale on top; assignments of both count."""
+    if scale is None:
+        return dict(study)
+    over = scales[scale]
+    if not isinstance(over, Mapping):
+        raise UserError(f"scale.{scale} must be a table, got {over!r}.")
+    merged = merge(study, over)
+    merged["set"] = [*study.get("set", []), *over.get("set", [])]
+    return {**merged, "scale": scale}
+
+
+def _named(kind: type[C], tables: list[Any], path: str, scale: str) -> tuple[C, ...]:
+    found = [make_section(kind, values, f"{path}.{number}") for number, values in enumerate(tables)]
+    slugs: dict[str, str] = {slug(UNTRAINED): UNTRAINED} if path == "variant" else {}
+    for choice in found:
+        if slug(choice.name) in slugs:
+            raise UserError(f"{path} {choice.name!r} and {slugs[slug(choice.name)]!r} would share a directory: rename one.")
+        slugs[slug(choice.name)] = choice.name
+    kept = tuple(choice for choice in found if not (choice.skip or getattr(choice, scale).skip))
+    if not kept:
+        raise UserError(f"The study has no {path} at scale {scale}.")
+    return kept
+
+
+def _check_names(study: Study, tree: Tree) -> None:
+    """Names in exceptions and in the paper's numbers are those of variants and settings, those of other scales included."""
+    variants = [UNTRAINED, *(str(values["name"]) for values in tree.get("variant", [])), *study.row_names]
+    settings = [*(str(values["name"]) for values in tree.get("setting", [])), *study.setting_names]
+    for exception in study.exceptions:
+        for name in exception.variants:
+            _check_known(name, variants, "cell.variants", "variant")
+        for name in exception.settings:
+            _check_known(name, settings, "cell.settings", "setting")
+    for metric, by_variant in study.paper.items():
+        if not isinstance(by_variant, Mapping):
+            raise UserError(f"paper.{metric} must be a table of variants, got {by_variant!r}.")
+        for variant, by_setting in by_variant.items():
+            _check_known(variant, variants, f"paper.{metric}", "variant")
+            if not isinstance(by_setting, Mapping):
+                raise UserError(f"paper.{metric}.{variant} must be a table of settings, got {by_setting!r}.")
+            for setting in by_setting:
+                _check_known(setting, settings, f"paper.{metric}.{variant}", "setting")
+
+
+def _check_known(name: str, known: list[str], where: str, what: str) -> None:
+    if name not in known:
+        raise UserError(f"{where} names the {what} {name!r}, which the study does not have.{closest(name, known)}")

@@ -1,0 +1,74 @@
+"""The files of a study beside its runs: results.json, results.csv, results.md, figure.png, figure.svg, report.html."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from unisono.runs.files import write_atomically
+from unisono.studies.figure import correlation, draw_study, pairs_of
+from unisono.studies.page import study_page
+from unisono.studies.results import Results
+from unisono.studies.runner import Status
+from unisono.studies.tables import run_table, study_table
+
+
+def write_numbers(results: Results, path: Path) -> None:
+    """Writes results.json, results.csv and results.md; cheap enough to be done after every run.
+
+    Args:
+        results: so far.
+        path: the study's directory.
+    """
+    write_atomically(path / "results.json", (json.dumps(results.as_json(), indent=1) + "\n").encode())
+    write_atomically(path / "results.csv", run_table(results).as_csv().encode())
+    write_atomically(path / "results.md", as_markdown(results).encode())
+
+
+def write_pictures(results: Results, path: Path, command: str = "") -> None:
+    """Writes the figure and the page.
+
+    Args:
+        results: so far.
+        path: the study's directory.
+        command: what repeats the study.
+    """
+    for ending, content in draw_study(results).items():
+        write_atomically(path / f"figure.{ending}", content)
+    write_atomically(path / "report.html", study_page(results, command).encode())
+
+
+def as_markdown(results: Results) -> str:
+    """The whole result as Markdown: claim, a table per metric, what is missing."""
+    study, config = results.study, results.study.config
+    parts = [f"# {config.title}\n"]
+    if config.claim:
+        parts.append(f"Claim: {config.claim}\n")
+    facts = [f"{config.scale} scale", config.source, f"seeds {', '.join(map(str, seeds_of(results)))}", config.cost]
+    parts.append("; ".join(filter(None, facts)) + ".\n")
+    for metric in config.metrics:
+        parts.append(f"## {metric}\n\n{study_table(results, metric).as_markdown()}")
+    if config.shape == "scatter" and len(config.metrics) > 1:
+        r = correlation(pairs_of(results, config.metrics[0], config.metrics[1], study.row_names))
+        parts.append(
+            f"Correlation of {config.metrics[0]} and {config.metrics[1]} over runs: {'unknown' if r is None else f'{r:.3f}'}.\n"
+        )
+    parts.append(small_print(results) + "\n")
+    if config.note:
+        parts.append(config.note + "\n")
+    missing = [outcome for outcome in results.outcomes if outcome.status is not Status.finished]
+    if missing:
+        lines = "\n".join(f"- {outcome.cell.title}: {outcome.reason or outcome.status}" for outcome in missing)
+        parts.append(f"## Not finished\n\n{lines}\n")
+    return "\n".join(parts)
+
+
+def small_print(results: Results) -> str:
+    """How the table is to be read."""
+    deviation = "Mean ± standard deviation over seeds; accuracies in percent."
+    return f"{deviation} The paper's numbers are in square brackets." if results.study.paper else deviation
+
+
+def seeds_of(results: Results) -> list[int]:
+    """The seeds that were asked for, in order."""
+    return list(dict.fromkeys(outcome.cell.seed for outcome in results.outcomes))

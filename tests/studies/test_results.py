@@ -1,0 +1,163 @@
+"""Results, tables, figures and pages of a study whose runs are written by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.studies.conftest import SMALL
+from tests.studies.test_history import write_run
+from unisono.studies.figure import correlation, draw_study, mean_curve, pairs_of, paper_value
+from unisono.studies.grid import make_cells
+from unisono.studies.page import study_page
+from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
+from unisono.studies.study import UNTRAINED, read_study
+from unisono.studies.tables import TextTable, run_table, study_table
+from unisono.studies.writing import as_markdown, write_numbers, write_pictures
+
+STUDY = SMALL.replace('"knn", "rounds to knn 0.01", "rounds to knn 2"', '"linear", "rounds to linear 0.65", "loss"').replace(
+    "[paper.knn]", "[paper.linear]"
+)
+VALUES = {("SimCLR", 0): [0.5, 0.6], ("SimCLR", 1): [0.6, 0.7], ("Orchestra", 0): [0.7, 0.8]}
+
+
+def make(tmp_path: Path, text: str = STUDY) -> Results:
+    """SimCLR has two seeds under alpha 0.1, Orchestra one, the rest is missing."""
+    (tmp_path / "hand.toml").write_text(text)
+    study = read_study(tmp_path / "hand.toml")
+    cells = make_cells(study, tmp_path / "runs")
+    for cell in cells:
+        values = VALUES.get((cell.variant, cell.seed))
+        if values is not None and cell.setting == "alpha 0.1":
+            write_run(cell.path, list(values))
+            (cell.path / "config.toml").write_text("")
+            (cell.path / "status.json").write_text("{}")
+    failed = next(cell for cell in cells if (cell.variant, cell.seed, cell.setting) == ("Orchestra", 1, "alpha 0.1"))
+    return collect(study, cells, {failed: "it broke"})
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return make(tmp_path)
+
+
+def test_summaries(results: Results) -> None:
+    summary = results.summary("linear", "SimCLR", "alpha 0.1")
+    assert summary.mean == pytest.approx(0.65)
+    assert summary.deviation == pytest.approx(math.sqrt(2) * 0.05)
+    assert results.summary("linear", "Orchestra", "alpha 0.1").deviation is None
+    assert results.summary("linear", "SimCLR", "alpha 10") == Summary([], 0)
+    reached = results.summary("rounds to linear 0.65", "SimCLR", "alpha 0.1")
+    assert (reached.values, reached.num_runs) == ([2.0], 2)
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert number(0.7123, "linear") == "71.2"
+    assert number(0.7123, "loss") == "0.7123"
+    assert number(12345.6, "megabytes") == "12,346"
+    assert number("70 ± 1", "linear") == "70 ± 1"
+    assert mean_and_deviation(Summary([0.5, 0.7], 2), "linear") == "60.0 ± 14.1"
+    assert mean_and_deviation(Summary([0.5], 3), "linear") == "50.0 (1 of 3)"
+    assert mean_and_deviation(Summary([], 3), "rounds to linear 0.9") == "not reached"
+    assert mean_and_deviation(Summary([], 0), "linear") == ""
+
+
+def test_the_table_has_the_papers_shape_and_numbers(results: Results) -> None:
+    table = study_table(results, "linear")
+    assert table.heads == ["", "alpha 0.1", "alpha 10"]
+    assert table.rows == [["SimCLR", "65.0 ± 7.1 [64.3]", "- [70.1 ± 0.3]"], ["Orchestra", "80.0", ""]]
+    assert study_table(results, "linear", paper=False).rows[0] == ["SimCLR", "65.0 ± 7.1", ""]
+    assert study_table(results, "rounds to linear 0.65").rows == [["SimCLR", "2 (1 of 2)", ""], ["Orchestra", "1", ""]]
+
+
+def test_settings_may_be_the_rows(tmp_path: Path) -> None:
+    results = make(tmp_path, STUDY.replace("[study]", '[study]\nrows = "settings"'))
+    table = study_table(results, "linear")
+    assert table.heads == ["", UNTRAINED, "SimCLR", "Orchestra"]
+    assert table.rows[0] == ["alpha 0.1", "", "65.0 ± 7.1 [64.3]", "80.0"]
+
+
+def test_every_run_is_in_the_csv(results: Results) -> None:
+    rows = list(csv.DictReader(io.StringIO(run_table(results).as_csv())))
+    assert len(rows) == 12
+    first = next(row for row in rows if (row["variant"], row["setting"], row["seed"]) == ("SimCLR", "alpha 0.1", "1"))
+    assert (first["status"], float(first["linear"]), first["rounds to linear 0.65"]) == ("finished", 0.7, "2.0")
+    broken = next(row for row in rows if (row["variant"], row["setting"], row["seed"]) == ("Orchestra", "alpha 0.1", "1"))
+    assert (broken["status"], broken["linear"]) == ("failed", "")
+
+
+def test_text_formats() -> None:
+    table = TextTable(["", "a|b"], [["x_1", "50% ± 1"]])
+    assert table.as_markdown() == "|  | a\\|b |\n| --- | ---: |\n| x_1 | 50% ± 1 |\n"
+    assert r"x\_1 & 50\% $\pm$ 1 \\" in table.as_latex()
+    assert table.as_latex().startswith(r"\begin{tabular}{lr}")
+    assert table.as_csv() == ",a|b\nx_1,50% ± 1\n"
+
+
+def test_mean_curves(results: Results) -> None:
+    curve = mean_curve(results, "linear", "SimCLR", "alpha 0.1", "megabytes")
+    assert [point[0] for point in curve] == pytest.approx([3, 6])
+    assert [point[1] for point in curve] == pytest.approx([0.55, 0.65])
+    assert [point[2] for point in curve] == pytest.approx([math.sqrt(2) * 0.05] * 2)
+    assert mean_curve(results, "linear", "SimCLR", "alpha 10", "rounds") == []
+
+
+def test_the_papers_numbers(results: Results) -> None:
+    assert paper_value(results, "linear", "SimCLR", "alpha 0.1") == 64.3
+    assert paper_value(results, "linear", "SimCLR", "alpha 10") == 70.1
+    assert paper_value(results, "linear", "Orchestra", "alpha 10") is None
+
+
+def test_correlation(results: Results) -> None:
+    pairs = pairs_of(results, "linear", "loss", results.study.row_names)
+    assert sorted(pairs) == [(0.6, 4.0), (0.7, 4.0), (0.8, 4.0)]
+    assert correlation(pairs) is None, "the loss does not vary"
+    assert correlation([(0, 0), (1, 2), (2, 4)]) == pytest.approx(1)
+    assert correlation([(0, 0), (1, -2), (2, -4)]) == pytest.approx(-1)
+    assert correlation([(0, 0), (1, 2)]) is None
+
+
+@pytest.mark.parametrize("shape", ["bars", "line", "curves", "scatter"])
+def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
+    results = make(tmp_path, STUDY.replace('shape = "line"', f'shape = "{shape}"'))
+    files = draw_study(results)
+    assert files["png"].startswith(b"\x89PNG")
+    assert b"SimCLR" in files["svg"] or b"<svg" in files["svg"]
+    page = study_page(results, "unisono study hand.toml")
+    document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
+    titles = [section["title"] for section in document["sections"]]
+    assert {"What it asks", "Results", "Over the course of runs", "Runs", "Repeat it"} <= set(titles)
+    assert ("Over the settings" in titles) == (shape == "line")
+    assert ("Side by side" in titles) == (shape == "bars")
+    assert document["status"] == "failed"
+    assert any("it broke" in block.get("text", "") for block in document["sections"][0]["blocks"])
+
+
+def test_nothing_finished_yet(tmp_path: Path) -> None:
+    (tmp_path / "hand.toml").write_text(STUDY)
+    study = read_study(tmp_path / "hand.toml")
+    results = collect(study, make_cells(study, tmp_path / "runs"))
+    assert draw_study(results) == {}
+    write_numbers(results, tmp_path / "out")
+    write_pictures(results, tmp_path / "out")
+    assert "not run" in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_the_same_results_give_the_same_bytes(results: Results, tmp_path: Path) -> None:
+    write_numbers(results, tmp_path / "a")
+    write_numbers(results, tmp_path / "b")
+    for name in ("results.json", "results.csv", "results.md"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_markdown_names_what_is_missing(results: Results) -> None:
+    text = as_markdown(results)
+    assert "Claim: They learn." in text
+    assert "- Orchestra, alpha 0.1, seed 1: it broke" in text
+    assert "- SimCLR, alpha 10, seed 0: not run" in text
+    assert "| SimCLR | 65.0 ± 7.1 [64.3] |" in text

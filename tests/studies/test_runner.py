@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.studies.conftest import SMALL
+from unisono.config import Config
+from unisono.core.errors import UserError
+from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.runs.directory import RunDirectory
+from unisono.studies import runner
+from unisono.studies.grid import Cell, make_cells
+from unisono.studies.runner import Status, Watcher, check_same, run_cells, status_of
+from unisono.studies.study import UNTRAINED, read_study
+
+
+class Log(Watcher):
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.started: list[str] = []
+        self.ended: list[str] = []
+        self.failed: dict[str, str] = {}
+        self._stop_after = stop_after
+
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+        self.started.append(cell.variant)
+        return () if self._stop_after is None else (Stop(self._stop_after),)
+
+    def on_cell_end(self, cell: Cell, seconds: float) -> None:
+        self.ended.append(cell.variant)
+
+    def on_cell_failure(self, cell: Cell, reason: str) -> None:
+        self.failed[cell.variant] = reason
+
+
+class Stop(Observer):
+    def __init__(self, round: int) -> None:
+        self._round = round
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        if state.round == self._round:
+            raise KeyboardInterrupt
+
+
+def cells_of(tmp_path: Path, text: str = SMALL) -> list[Cell]:
+    (tmp_path / "small.toml").write_text(text)
+    cells = make_cells(read_study(tmp_path / "small.toml"), tmp_path / "runs", seeds=[0])
+    return [cell for cell in cells if cell.setting == "alpha 10"]
+
+
+def test_finished_cells_are_kept_and_stopped_ones_go_on(tmp_path: Path) -> None:
+    untrained, simclr, orchestra = cells = cells_of(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells([simclr], Log(stop_after=1))
+    assert [status_of(cell.path) for cell in cells] == [Status.missing, Status.unfinished, Status.missing]
+    log = Log()
+    assert run_cells(cells, log) == {}
+    assert log.ended == log.started == [UNTRAINED, "SimCLR", "Orchestra"]
+    assert {status_of(cell.path) for cell in cells} == {Status.finished}
+    assert len((simclr.path / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len((untrained.path / "metrics.jsonl").read_text().splitlines()) == 1
+    again = Log()
+    run_cells(cells, again)
+    assert again.started == []
+    check_same(cells)
+    shutil.rmtree(orchestra.path)
+    run_cells(cells, again)
+    assert again.started == ["Orchestra"]
+
+
+def test_a_failure_stays_alone(tmp_path: Path) -> None:
+    cells = cells_of(tmp_path, SMALL.replace('"method.projection_dim=16"', '"model.pretrained=nowhere"'))
+    log = Log()
+    failures = run_cells(cells, log)
+    assert [cell.variant for cell in failures] == ["Orchestra"]
+    assert "nowhere" in failures[cells[2]]
+    assert log.failed == {"Orchestra": failures[cells[2]]}
+    assert log.ended == [UNTRAINED, "SimCLR"]
+
+
+def test_a_run_of_another_config_is_refused(tmp_path: Path) -> None:
+    cells = cells_of(tmp_path)
+    run_cells(cells[1:2])
+    other = cells_of(tmp_path, SMALL.replace("partition.alpha=10.0", "partition.alpha=20.0"))
+    with pytest.raises(UserError, match=r"partition\.alpha = 10\.0, and the study now says 20\.0"):
+        check_same(other)
+    check_same(cells_of(tmp_path, SMALL.replace("engine.workers=0", "engine.workers=1")))
+
+
+def test_a_run_that_another_process_works_on_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cells_of(tmp_path)[1]
+    other = RunDirectory.create(cell.path, cell.config().as_tree())
+    other.lock()
+    try:
+        log = Log()
+        assert run_cells([cell], log) == {}
+        assert log.started == []
+        seen = iter([Status.missing, Status.missing, Status.running])
+        monkeypatch.setattr(runner, "status_of", lambda path: next(seen))
+        assert run_cells([cell], log) == {}, "it was taken between the look and the start"
+        assert log.failed == {}
+    finally:
+        other.unlock()
