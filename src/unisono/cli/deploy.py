@@ -1,0 +1,211 @@
+"""``unisono deploy``: a real federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unisono.cli import options
+from unisono.cli.problems import Commands
+from unisono.cli.tables import make_console
+
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run a real federation over TLS."
+)
+Directory = Annotated[Path, typer.Argument(metavar="[DIRECTORY]", hidden=True)]
+ServerOption = Annotated[Path, typer.Option("--server", help="The server's directory.")]
+
+
+def _ready() -> None:
+    from unisono.engines.flower.environment import keep_quiet, require_flower
+
+    require_flower()
+    keep_quiet()
+
+
+@app.command("init", no_args_is_help=True)
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", hidden=True)],
+    clients: Annotated[int, typer.Option(help="Size of the federation.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address of the server, clients use the first; repeatable.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The server's port.", show_default=False)] = 9092,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, and anyone may join: for tests only.")] = False,
+) -> None:
+    """Make the directories of a federation.
+
+    DIRECTORY gets a folder for the server, one to carry to each client, and
+    the certificate authority's, to lock away.
+
+    Example: unisono deploy init federation --clients 3 --host 127.0.0.1
+    """
+    _ready()
+    from unisono.deploy.creation import create_federation
+
+    create_federation(directory, clients, host or ["127.0.0.1"], port, insecure)
+    console = make_console()
+    console.print(f"server:  {directory}/server", soft_wrap=True)
+    console.print(f"clients: {directory}/client-0 ... client-{clients - 1}", soft_wrap=True)
+    if insecure:
+        console.print("warning: nothing is encrypted, and anyone who reaches the server may join", soft_wrap=True)
+
+
+@app.command("server")
+def server(directory: Directory = Path()) -> None:
+    """Run the server of a federation until Ctrl-C.
+
+    Example: unisono deploy server federation/server
+    """
+    _ready()
+    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.processes import run_server
+
+    found = ServerDirectory.open(directory)
+    console = make_console()
+    kind = "without TLS" if found.config.insecure else "with TLS"
+    console.print(f"server on {found.config.host}:{found.config.port} {kind}, log in {found.path}/logs", soft_wrap=True)
+    run_server(found)
+
+
+@app.command("client")
+def client(
+    directory: Directory = Path(),
+    data: Annotated[str | None, typer.Option(help="Folder of images, or .npz; remembered in client.toml.")] = None,
+) -> None:
+    """Run a client of a federation until Ctrl-C.
+
+    Example: unisono deploy client federation/client-0 --data photos
+    """
+    _ready()
+    from unisono.deploy.layout import ClientDirectory
+    from unisono.deploy.processes import run_client
+
+    found = ClientDirectory.open(directory)
+    console = make_console()
+    console.print(f"client {found.config.client_id} of {found.config.server}, log in {found.path}/logs", soft_wrap=True)
+    run_client(found, data)
+
+
+@app.command("run", no_args_is_help=True)
+def run(
+    reference: Annotated[str | None, typer.Argument(metavar="[RECIPE|METHOD]", hidden=True)] = None,
+    server: ServerOption = Path(),
+    resume: Annotated[str | None, typer.Option(help="Go on with this run from its last checkpoint.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run directory (run.name).")] = None,
+    settings: options.Settings = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Start and return at once.")] = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a recipe on the connected clients.
+
+    Example: unisono deploy run simclr --server federation/server
+    """
+    _ready()
+    from unisono.core.errors import UserError
+    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.runs import find_run, follow, launch, prepare_run
+    from unisono.runs.probing import PREFIX
+
+    found = ServerDirectory.open(server)
+    if (reference is None) == (resume is None):
+        raise UserError("Give a recipe or method to run, or --resume RUN, one of the two.")
+    path = (
+        find_run(found, resume)
+        if resume is not None
+        else prepare_run(found.runs, found.config.num_clients, str(reference), settings or (), name)
+    )
+    console = make_console()
+    try:
+        launch(found, path)
+    except UserError:
+        if resume is None and not (path / "flower.json").exists():
+            _remove(path)
+        raise
+    if detach:
+        print(path)
+        return
+
+    def show(entry: dict[str, float]) -> None:
+        if not quiet:
+            words = [f"round {int(entry['round']) + 1}", f"{entry['answered']} of {entry['asked']} answered"]
+            loss = entry.get("loss", entry.get("train.loss"))  # a round of several phases tells them apart
+            words += [] if loss is None else [f"loss {loss:.4f}"]
+            words += [f"{key.removeprefix(PREFIX)} {value:.4f}" for key, value in entry.items() if key.startswith(PREFIX)]
+            console.print("  ".join(words), soft_wrap=True)
+
+    status = follow(found, path, show)
+    if status["status"] != "finished":
+        again = f"continue with 'unisono deploy run --resume {path.name} --server {server}'"
+        raise UserError(f"The run ended after round {status['round']}: {status.get('reason', 'no reason given')} {again}.")
+    print(path)
+
+
+def _remove(path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@app.command("status")
+def status(directory: Directory = Path()) -> None:
+    """Show clients and runs of a federation.
+
+    Example: unisono deploy status federation/server
+    """
+    _ready()
+    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.runs import node_table, run_table
+
+    found = ServerDirectory.open(directory)
+    console = make_console()
+    for number, word in node_table(found):
+        console.print(f"client {number:<4} {word}")
+    for name, word, rounds, reason in run_table(found):
+        console.print(f"run {name}: {word}, {rounds} rounds done{': ' + reason if reason else ''}", soft_wrap=True)
+
+
+@app.command("stop")
+def stop(
+    directory: Directory = Path(),
+    run: Annotated[str | None, typer.Option(help="Stop this run alone, not the server.")] = None,
+) -> None:
+    """Stop the server or the client of a directory, or a run.
+
+    Example: unisono deploy stop federation/server
+    """
+    _ready()
+    from unisono.core.errors import UserError
+    from unisono.deploy.layout import SERVER_FILE, ServerDirectory
+    from unisono.deploy.supervisor import stop_supervisor
+
+    if run is not None:
+        from unisono.deploy.runs import find_run, stop_run
+
+        found = ServerDirectory.open(directory)
+        stop_run(found, find_run(found, run))
+        return
+    directory = directory / "server" if (directory / "server" / SERVER_FILE).is_file() else directory
+    if not stop_supervisor(directory.resolve()):
+        raise UserError(f"Nothing runs in {directory}.")
+
+
+@app.command("fetch", no_args_is_help=True)
+def fetch(
+    run: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
+    server: ServerOption = Path(),
+    to: Annotated[Path | None, typer.Option(help="Where to put it; default runs/RUN.")] = None,
+) -> None:
+    """Copy a run and its model from the server's directory.
+
+    The copy works with embed, cluster, export, evaluate and show.
+
+    Example: unisono deploy fetch RUN --server federation/server
+    """
+    _ready()
+    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.runs import fetch_run
+
+    print(fetch_run(ServerDirectory.open(server), run, to or Path("runs") / Path(run).name))

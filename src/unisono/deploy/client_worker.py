@@ -1,0 +1,47 @@
+"""The process that answers for a client: ``python -m unisono.deploy.client_worker DIRECTORY``; with ``check`` it only looks."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import torch
+
+from unisono.core.errors import UserError
+from unisono.data.datasets import DataConfig
+from unisono.deploy.desk import ClientDesk
+from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.terms import own_data
+from unisono.engines.flower.client_app import make_client_app
+from unisono.engines.flower.executor import work_off
+
+
+def main(path: Path) -> None:
+    """Works off a SuperNode's tasks until the process is ended."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    directory = ClientDirectory.open(path)
+    torch.set_num_threads(directory.config.threads)
+    desk = ClientDesk(directory)
+    dataset = own_data(directory, DataConfig())
+    logging.info("client %d: %d samples of shape %s", directory.config.client_id, len(dataset.samples), dataset.input_shape)
+    app = make_client_app(lambda node_config: desk)
+    work_off(
+        app,
+        f"127.0.0.1:{directory.config.port}",
+        directory.secret,
+        on_error=lambda error: logging.error("a task failed: %s: %s", type(error).__name__, error),
+    )
+
+
+def check(path: Path) -> None:
+    """Reads the client's samples, and ends the process with a sentence if they cannot be read."""
+    try:
+        own_data(ClientDirectory.open(path), DataConfig())
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    (check if sys.argv[2:] == ["check"] else main)(Path(sys.argv[1]))

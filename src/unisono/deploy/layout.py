@@ -1,0 +1,177 @@
+"""The directories of a federation: one for the server, one to carry to each client, and the authority's, to lock away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from unisono.core.config import Section, make_section, read_toml, write_toml
+from unisono.core.errors import UserError
+
+SERVER_FILE = "server.toml"
+CLIENT_FILE = "client.toml"
+S = TypeVar("S", bound=Section)
+
+
+class ServerConfig(Section):
+    """``server.toml``: how the server is reached, and what it waits for."""
+
+    host: str = Field("0.0.0.0", description="address to listen on")
+    port: int = Field(9092, ge=1, le=65535, description="port to listen on")
+    insecure: bool = Field(False, description="no TLS and no proof of who a client is")
+    num_clients: int = Field(ge=1, description="size of the federation")
+    min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all")
+    wait: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
+    labelled: str | None = Field(None, description="folder (one subfolder per class) or .npz with labels, for the usual probes")
+
+
+class ClientConfig(Section):
+    """``client.toml``: who the client is, where the server is, and what its owner agrees to."""
+
+    client_id: int = Field(ge=0, description="number in the federation, from 0")
+    server: str = Field(description="host:port of the server")
+    insecure: bool = Field(False, description="no TLS and no proof of who the client is")
+    port: int = Field(9094, ge=1, le=65535, description="port on this machine that the client's two processes share")
+    poll: float = Field(0.5, ge=0.05, le=60, description="seconds between two looks for work")
+    data: str | None = Field(None, description="folder of images, or .npz of images or series")
+    layout: str = Field("flat", description="flat, or classes where the folder has one subfolder per class")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps")
+    threads: int = Field(1, ge=1, description="threads of torch's operators; 1 gives the same bits as every other engine")
+    share_data: bool = Field(False, description="samples may go to neighbours, encrypted, in methods that exchange data")
+    allow_raw_representations: bool = Field(False, description="representations of single samples may leave this client")
+    methods: tuple[str, ...] = Field((), description="code that the server may name, such as package.module:METHOD")
+    max_epsilon: float | None = Field(None, gt=0, description="refuse to go on when a run's epsilon would exceed this")
+
+
+@dataclass(frozen=True)
+class ServerDirectory:
+    """Where the server's things lie.
+
+    Args:
+        path: the directory.
+        config: its ``server.toml``.
+    """
+
+    path: Path
+    config: ServerConfig
+
+    @staticmethod
+    def open(path: Path) -> ServerDirectory:
+        """A directory that ``unisono deploy init`` made; the whole federation's is taken for its server's."""
+        path = path / "server" if (path / "server" / SERVER_FILE).is_file() else path
+        return ServerDirectory(path.resolve(), _read(path / SERVER_FILE, ServerConfig, "server"))
+
+    @property
+    def address(self) -> str:
+        """Where the server is reached from its own machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.config.host, self.config.host)
+        return f"{host}:{self.config.port}"
+
+    @property
+    def certificate(self) -> Path | None:
+        """The authority's certificate, None without TLS."""
+        return None if self.config.insecure else self.path / "ca.crt"
+
+    @property
+    def keys(self) -> dict[int, str]:
+        """Public keys of all clients, one line each."""
+        return read_keys(self.path / "nodes.json")
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.path / "app"
+
+    @property
+    def runs(self) -> Path:
+        """Run directories."""
+        return self.path / "runs"
+
+    @property
+    def flower(self) -> Path:
+        """Flower's home."""
+        return self.path / "flower"
+
+
+@dataclass(frozen=True)
+class ClientDirectory:
+    """Where a client's things lie.
+
+    Args:
+        path: the directory.
+        config: its ``client.toml``.
+    """
+
+    path: Path
+    config: ClientConfig
+
+    @staticmethod
+    def open(path: Path) -> ClientDirectory:
+        """A directory that ``unisono deploy init`` made."""
+        return ClientDirectory(path.resolve(), _read(path / CLIENT_FILE, ClientConfig, "client"))
+
+    @property
+    def certificate(self) -> Path | None:
+        """The authority's certificate, None without TLS."""
+        return None if self.config.insecure else self.path / "ca.crt"
+
+    @property
+    def key(self) -> Path:
+        """The private key that proves who the client is, and that neighbours encrypt for."""
+        return self.path / "node.key"
+
+    @property
+    def keys(self) -> dict[int, str]:
+        """Public keys of all clients, one line each."""
+        return read_keys(self.path / "nodes.json")
+
+    @property
+    def secret(self) -> Path:
+        """What the client's two processes know each other by."""
+        return self.path / "runtime.secret"
+
+    @property
+    def states(self) -> Path:
+        """Local states of all runs."""
+        return self.path / "states"
+
+    @property
+    def flower(self) -> Path:
+        """Flower's home."""
+        return self.path / "flower"
+
+
+def write_keys(path: Path, keys: Mapping[int, str]) -> None:
+    """Writes the public keys of all clients."""
+    path.write_text(json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n")
+
+
+def read_keys(path: Path) -> dict[int, str]:
+    """The public keys of all clients."""
+    try:
+        return {int(client): str(key) for client, key in json.loads(path.read_text()).items()}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is missing or damaged ({error}): copy it from the server's directory.") from error
+
+
+def config_text(section: Section) -> str:
+    """A section as a commented TOML file: every option with what it means."""
+    lines = []
+    values = section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        lines.append(f"# {field.description}")
+        value = values[name]
+        lines.append(f"# {name} =" if value is None else write_toml({name: value}).strip())
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: Path, kind: type[S], name: str) -> S:
+    if not path.is_file():
+        raise UserError(f"There is no {path}: make a federation with 'unisono deploy init DIRECTORY', or go to its directory.")
+    values: dict[str, Any] = read_toml(path)
+    return make_section(kind, values, name)

@@ -1,0 +1,116 @@
+"""The commands behind ``unisono deploy server`` and ``unisono deploy client``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from unisono.core.errors import UserError
+from unisono.deploy.layout import CLIENT_FILE, ClientDirectory, ServerDirectory, config_text
+from unisono.deploy.supervisor import Task, supervise
+from unisono.engines.flower.environment import QUIET
+
+SERVER_VARIABLE = "UNISONO_SERVER"
+"""Tells the ServerApp which server directory it belongs to."""
+
+
+def run_server(directory: ServerDirectory) -> None:
+    """Runs the SuperLink until it is told to stop, and admits the federation's nodes."""
+    config = directory.config
+    check_port_is_free(config.host, config.port, "port in server.toml")
+    arguments = ["--host", config.host, "--port", str(config.port), "--database", str(directory.path / "state.db")]
+    if config.insecure:
+        arguments.append("--insecure")
+    else:
+        arguments += ["--ssl-ca-certfile", str(directory.path / "ca.crt"), "--ssl-certfile", str(directory.path / "server.crt")]
+        arguments += ["--ssl-keyfile", str(directory.path / "server.key"), "--enable-supernode-auth"]
+    environment = _environment(directory.flower) | {SERVER_VARIABLE: str(directory.path)}
+    _write_connection(directory)
+    command = [sys.executable, "-m", "unisono.engines.flower.superlink", *arguments]
+    supervise(directory.path, [Task("superlink", command, environment)], lambda: _admit(directory))
+
+
+def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequence[str] | None = None) -> None:
+    """Runs the SuperNode and the process that answers for it until it is told to stop.
+
+    Args:
+        directory: the client's.
+        data: folder or file to learn from; written to ``client.toml``, so that it is known after a restart.
+        worker: the command that answers for the client, up to its directory; this package's own where None.
+    """
+    if data is not None:
+        config = directory.config.model_copy(update={"data": str(Path(data).expanduser().resolve())})
+        (directory.path / CLIENT_FILE).write_text(config_text(config))
+        directory = ClientDirectory.open(directory.path)
+    config = directory.config
+    if config.data is None:
+        raise UserError("Which samples? Start the client with --data FOLDER, or set data in client.toml.")
+    _check_samples(directory)
+    check_port_is_free("127.0.0.1", config.port, "port in client.toml")
+    node = [sys.executable, "-m", "unisono.engines.flower.supernode", str(config.poll)]
+    node += ["--superlink", config.server, "--isolation", "process"]
+    node += ["--superexec-auth-secret-file", str(directory.secret), "--host", "127.0.0.1", "--port", str(config.port)]
+    if config.insecure:
+        node.append("--insecure")
+    else:
+        node += ["--root-certificates", str(directory.certificate), "--auth-supernode-private-key", str(directory.key)]
+    answering = [*(worker or (sys.executable, "-m", "unisono.deploy.client_worker")), str(directory.path)]
+    environment = _environment(directory.flower)
+    supervise(directory.path, [Task("supernode", node, environment), Task("worker", answering, environment)])
+
+
+def _check_samples(directory: ClientDirectory) -> None:
+    """A UserError if the samples cannot be read; another process looks, so that this one stays light."""
+    command = [sys.executable, "-m", "unisono.deploy.client_worker", str(directory.path), "check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if checked.returncode:
+        raise UserError((checked.stderr.strip().splitlines() or ["the samples cannot be read."])[-1])
+
+
+def check_port_is_free(host: str, port: int, option: str) -> None:
+    """A UserError if another process listens on the port already."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(f"Port {port} on {host} cannot be used ({error.strerror}): set another {option}.") from error
+
+
+def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
+    """Registers the public keys of the federation as soon as the SuperLink answers."""
+    from unisono.engines.flower.control import Control
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with Control(directory.address, directory.certificate) as control:
+                if not directory.config.insecure:
+                    for key in directory.keys.values():
+                        control.admit(key)
+                else:
+                    control.nodes()
+            return
+        except UserError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def _write_connection(directory: ServerDirectory) -> None:
+    """Flower's own file of connections, for whoever prefers ``flwr run``."""
+    directory.flower.mkdir(parents=True, exist_ok=True)
+    lines = ["[superlink]", 'default = "federation"', "", "[superlink.federation]", f'address = "{directory.address}"']
+    lines.append("insecure = true" if directory.config.insecure else f'root-certificates = "{directory.certificate}"')
+    (directory.flower / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Flower to itself, and this interpreter's programs first on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**QUIET, "FLWR_HOME": str(home), "PATH": path, "PYTHONWARNINGS": "ignore"}

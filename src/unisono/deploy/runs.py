@@ -1,0 +1,137 @@
+"""Runs of a federation: prepared, started, followed, stopped, fetched on the server's machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unisono.config import build_tree, resolve
+from unisono.core.config import merge
+from unisono.core.errors import UserError
+from unisono.deploy.layout import ServerDirectory
+from unisono.engines.flower.control import Control, key_bytes
+from unisono.experiment import run_path
+from unisono.runs.directory import RunDirectory
+
+TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}}
+"""What a federation wants where the recipe says nothing: clients may fail, and have ten minutes."""
+
+
+def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
+    """A new run directory with its resolved config; a UserError if the recipe does not fit.
+
+    Args:
+        runs: where it goes.
+        num_clients: size of the federation.
+        reference: a recipe or a method.
+        settings: ``section.key=value`` assignments.
+        name: of the directory, unless the recipe says.
+    """
+    tree = merge(TOLERANT, build_tree(reference, {"name": name}, settings))
+    tree = merge(tree, {"partition": {"num_clients": num_clients}, "run": {"directory": str(runs.resolve())}})
+    config = resolve(tree)
+    config.cohort.expected_size(num_clients)
+    path = run_path(config)
+    directory = RunDirectory.create(path, config.as_tree())
+    directory.write_json("federation.json", {"run": uuid.uuid4().hex})
+    return path
+
+
+def launch(server: ServerDirectory, path: Path) -> int:
+    """Starts, or goes on with, the run in a directory on the server; Flower's number for it."""
+    directory = RunDirectory.open(path)
+    if not (path / "federation.json").is_file():
+        raise UserError(f"{path} is not a run of a federation: it has no federation.json.")
+    with Control(server.address, server.certificate) as control:
+        number = control.start(server.app, {"directory": str(path.resolve())})
+    directory.write_json("flower.json", {"run_id": number})
+    directory.write_json("status.json", {"status": "starting", "round": 0})
+    return number
+
+
+def follow(
+    server: ServerDirectory, path: Path, on_round: Callable[[dict[str, Any]], None], poll: float = 0.5
+) -> dict[str, Any]:
+    """Tells of every round as it ends, and returns the run's last status.
+
+    Args:
+        server: it runs on.
+        path: the run directory.
+        on_round: told the metrics of a round.
+        poll: seconds between two looks.
+    """
+    directory = RunDirectory.open(path)
+    seen, looked = len(directory.logs["metrics"].read()), time.monotonic()
+    while True:
+        rounds = directory.logs["metrics"].read()
+        for entry in rounds[seen:]:
+            on_round(entry)
+        seen = len(rounds)
+        status = directory.read_json("status.json")
+        if status["status"] in ("finished", "failed"):
+            return status
+        if time.monotonic() - looked > 10:
+            looked = time.monotonic()
+            with Control(server.address, server.certificate) as control:
+                word = control.status(int(directory.read_json("flower.json")["run_id"]))
+            if word.startswith(("finished", "unknown")) and directory.read_json("status.json")["status"] not in (
+                "finished",
+                "failed",
+            ):
+                return {"status": "failed", "round": status.get("round", 0), "reason": f"Flower says {word}"}
+        time.sleep(poll)
+
+
+def find_run(server: ServerDirectory, name: str) -> Path:
+    """A run by its name, or by its path."""
+    for path in (server.runs / name, Path(name)):
+        if (path / "config.toml").is_file():
+            return path
+    known = ", ".join(sorted(path.name for path in server.runs.glob("*") if (path / "config.toml").is_file()))
+    raise UserError(f"There is no run {name!r}. Known: {known or 'none'}.")
+
+
+def stop_run(server: ServerDirectory, path: Path) -> None:
+    """Stops a run; it can be continued from its last checkpoint."""
+    directory = RunDirectory.open(path)
+    with Control(server.address, server.certificate) as control:
+        control.stop(int(directory.read_json("flower.json")["run_id"]))
+    rounds = directory.checkpoints().rounds()
+    directory.write_json("status.json", {"status": "failed", "round": rounds[-1] if rounds else 0, "reason": "stopped"})
+
+
+def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:
+    """Copies a run, its model with it, and returns where it is."""
+    source = find_run(server, name)
+    if RunDirectory.open(source).checkpoints().rounds() == []:
+        raise UserError(f"The run {name!r} has no checkpoint yet: wait for its first round.")
+    if target.exists():
+        raise UserError(f"{target} exists already: choose another --to.")
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock", "flower.json"))
+    return target
+
+
+def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
+    """Every client of the federation, and whether Flower sees it."""
+    with Control(server.address, server.certificate) as control:
+        nodes = control.nodes()
+    if server.config.insecure:
+        return list(enumerate(nodes.values()))
+    return [(client, nodes.get(key_bytes(line), "not admitted")) for client, line in sorted(server.keys.items())]
+
+
+def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:
+    """Every run: name, status, rounds done, and why it failed."""
+    rows = []
+    for path in sorted(server.runs.glob("*")):
+        if (path / "status.json").is_file():
+            directory = RunDirectory.open(path)
+            status = directory.read_json("status.json")
+            if status["status"] in ("running", "waiting for clients") and not directory.in_use:
+                status = {**status, "status": "interrupted"}
+            rows.append((path.name, str(status["status"]), int(status.get("round", 0)), str(status.get("reason", ""))))
+    return rows

@@ -1,0 +1,44 @@
+"""The ServerApp of ``flwr run``: a run on whoever is connected, clients with data of their own or simulated ones."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unisono.config import build_tree, resolve
+from unisono.deploy.layout import ServerConfig, ServerDirectory
+from unisono.deploy.processes import SERVER_VARIABLE
+from unisono.deploy.runs import prepare_run
+from unisono.deploy.serving import Host, serve
+from unisono.engines.flower.server_app import is_simulation, make_server_app, settled_nodes
+from unisono.experiment import Experiment, run_path, simulation_terms, start
+
+
+def main(grid: Any, run_config: Mapping[str, Any]) -> None:
+    """Runs what the config names: ``directory``, a run directory that was prepared, or ``recipe`` with ``settings``."""
+    directory = str(run_config.get("directory", ""))
+    server = os.environ.get(SERVER_VARIABLE)
+    if directory and server:
+        serve(grid, Path(directory), Host.of(ServerDirectory.open(Path(server))))
+        return
+    recipe = str(run_config.get("recipe", "")) or "digits-smoke"
+    settings = shlex.split(str(run_config.get("settings", "")))
+    if is_simulation(grid):
+        from unisono.engines.flower.simulation import BorrowedEngine  # Ray is not for real federations
+
+        num_nodes = settled_nodes(grid)
+        config = resolve(build_tree(recipe, None, settings))
+        start(
+            Experiment.prepare(config),
+            run_path(config),
+            open_engine=lambda e: BorrowedEngine(grid, e.workshop(), config.engine, simulation_terms(config), num_nodes),
+        )
+        return
+    host = Host.of(ServerDirectory.open(Path(server))) if server else Host(ServerConfig(num_clients=settled_nodes(grid)), None)
+    serve(grid, prepare_run(Path("runs"), host.config.num_clients, recipe, settings, None), host)
+
+
+app = make_server_app(main)

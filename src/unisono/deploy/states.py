@@ -1,0 +1,84 @@
+"""A client's local states on its own disk, one file per step, so that a run can go on from any of the last ones.
+
+The server keeps and sends only the name of a state: which of them a step begins with is part of the server's checkpoint, so a
+round that is tried again, or a server that goes back to its last checkpoint, finds every client where it was then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from unisono.core.payload import Payload
+from unisono.core.wire import from_bytes, to_bytes
+from unisono.runs.files import write_atomically
+
+NAME = "state"
+"""The scalar of the payload that stands for a local state on the server."""
+PATTERN = re.compile(r"(\d{6})-(\d{6})")
+
+
+class LocalStates:
+    """The states of one client in one run.
+
+    Args:
+        directory: where they lie.
+        history: rounds that the server may go back.
+    """
+
+    def __init__(self, directory: Path, history: int) -> None:
+        self._directory = directory
+        self._history = history
+
+    def load(self, reference: Payload) -> Payload:
+        """The state that the server names; empty if it names none, or if the file is gone: then the client begins anew."""
+        name = str(reference.scalars.get(NAME, ""))
+        if not PATTERN.fullmatch(name):
+            return Payload()
+        try:
+            return from_bytes(self._path(name).read_bytes())
+        except (OSError, ValueError):
+            return Payload()
+
+    def has(self, reference: Payload) -> bool:
+        """Whether the state that the server names is here, or it names none."""
+        name = str(reference.scalars.get(NAME, ""))
+        return not name or (bool(PATTERN.fullmatch(name)) and self._path(name).is_file())
+
+    def save(self, state: Payload, round: int, begun: Payload) -> Payload:
+        """Keeps a state, durably, and returns what stands for it on the server: nothing for an empty one.
+
+        Args:
+            state: the client's new state.
+            round: in which it was made.
+            begun: names the state that it was made from.
+        """
+        if not (state.groups or state.scalars):
+            return Payload()
+        names = self.names()
+        number = int(names[-1].split("-")[1]) + 1 if names else 0
+        name = f"{round:06d}-{number:06d}"
+        write_atomically(self._path(name), to_bytes(state))
+        self._forget(round, str(begun.scalars.get(NAME, "")), [*names, name])
+        return Payload(scalars={NAME: name})
+
+    def names(self) -> list[str]:
+        """All states, in the order in which they were made."""
+        found = [path.stem for path in self._directory.glob("*.payload") if PATTERN.fullmatch(path.stem)]
+        return sorted(found, key=lambda name: int(name.split("-")[1]))
+
+    def _forget(self, round: int, begun: str, names: list[str]) -> None:
+        """Removes the states that no checkpoint can name any more: old ones that no step of the last rounds began with."""
+        oldest = round - self._history
+        file = self._directory / "begun.json"
+        steps = [*(json.loads(file.read_text()) if file.is_file() else []), [round, begun]]
+        recent = [step for step in steps if step[0] >= oldest]
+        write_atomically(file, json.dumps(recent).encode())
+        needed = {name for _, name in recent}
+        for name in names[:-1]:
+            if int(name.split("-")[0]) < oldest and name not in needed:
+                self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.payload"

@@ -1,0 +1,83 @@
+"""What a client checks of a run before it takes part, and the samples that it brings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unisono.config import Config, resolve
+from unisono.core.errors import UserError
+from unisono.core.method import Method, Setting
+from unisono.data.datasets import DataConfig, Dataset, load_dataset
+from unisono.deploy.layout import ClientDirectory
+from unisono.federation.whitelist import ConsentConfig, check_consent
+from unisono.privacy.guarantee import ReleasesStatistics
+from unisono.privacy.local_dp import LocalDp
+
+
+def check_terms(method: Method, consent: ConsentConfig) -> None:
+    """Refuses a method that reveals more than the owner agrees to, or whose noise the server could subtract."""
+    check_consent(method.shares, consent)
+    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
+    if isinstance(guarantee, LocalDp) and guarantee.seeded:
+        raise UserError("method.noise_source must be 'system' in a federation, got 'seed': the server knows the seed.")
+
+
+def checked_config(tree: dict[str, Any], allowed: tuple[str, ...]) -> Config:
+    """The server's config, unless it names code, such as a method or a backbone, that this client's owner has not agreed to.
+
+    A registry imports whatever is written ``package.module:NAME`` or ``file.py``.
+    """
+    for word in _words({name: table for name, table in tree.items() if name != "recipe"}):
+        if (":" in word or word.endswith(".py")) and word not in allowed:
+            raise UserError(f"The server asks for the code {word!r}, which client.toml does not list under methods.")
+    return resolve(tree)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Every string in a tree."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _words(key)
+            yield from _words(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _words(part)
+
+
+def own_data(directory: ClientDirectory, wanted: DataConfig) -> Dataset:
+    """This client's samples in the size and with the channels that the recipe asks for; read once."""
+    config = directory.config
+    path = Path(os.path.expanduser(config.data or ""))
+    path = path if path.is_absolute() else directory.path / path
+    return _load(str(path), config.layout, wanted.image_size, wanted.channels)
+
+
+@lru_cache(maxsize=1)
+def _load(path: str, layout: str, image_size: int | None, channels: int | None) -> Dataset:
+    kind = "npz" if path.endswith(".npz") else "folder"
+    values = {"dataset": kind, "path": path, "layout": layout, "image_size": image_size, "channels": channels}
+    return load_dataset(DataConfig.model_validate({**values, "test_fraction": 0.0}, strict=False))
+
+
+def setting_of(values: dict[str, Any], config: Config) -> Setting:
+    """The setting of a run, from the values in its terms."""
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Setting(**{**fields, "sections": config.method_sections})
+
+
+def provisional_setting(dataset: Dataset, question: dict[str, Any]) -> dict[str, Any]:
+    """The setting as it would be with this client's data alone, to see whether the method can run on it."""
+    return {
+        "input_shape": dataset.input_shape,
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "num_classes": None,
+        "num_clients": int(question["num_clients"]),
+        "num_rounds": int(question["num_rounds"]),
+    }

@@ -1,0 +1,170 @@
+"""Who is where in a real federation: nodes come and go, and each is asked once what it brings before it is asked to learn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from unisono.core.errors import UserError
+from unisono.engines.flower.codec import read_values, values_content
+
+Description = Mapping[str, Any]
+Judge = Callable[[int, Description], str | None]
+"""Why a client cannot take part, by what it says of itself; None if it can."""
+
+QUERY_SECONDS = 300.0
+
+
+@dataclass
+class _Asked:
+    node: int
+    since: float = field(default_factory=time.monotonic)
+
+
+class Fleet:
+    """The nodes of a federation and the clients that live on them: a roster for the engine.
+
+    Args:
+        grid: Flower's.
+        num_clients: size of the federation.
+        keys: client id by public key; None believes what clients say, which an insecure federation has to.
+        question: what every new client is asked.
+        on_note: told who comes, who is left out, and why.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        num_clients: int,
+        keys: Mapping[bytes, int] | None,
+        question: Mapping[str, Any],
+        on_note: Callable[[str], None] = lambda note: None,
+    ) -> None:
+        self._grid = grid
+        self.num_clients = num_clients
+        self._keys = keys
+        self._question = values_content("question", question)
+        self._on_note = on_note
+        self._asked: dict[str, _Asked] = {}
+        self._silent: set[int] = set()
+        self._online: set[int] = set()
+        self._nodes: dict[int, int] = {}
+        self.descriptions: dict[int, Description] = {}
+        self.refused: dict[int, str] = {}
+        self.judge: Judge = lambda client_id, description: None
+        self.wanted = 1
+        self.patience = 0.0
+
+    def refresh(self) -> None:
+        """Looks who is there, asks newcomers, and takes what they said meanwhile."""
+        nodes = {node.node_id: node.public_key for node in self._grid.get_nodes()}
+        self._online = set(nodes)
+        pending = {asked.node for asked in self._asked.values()}
+        known = {*self._nodes.values(), *pending, *self._silent}
+        for node, key in nodes.items():
+            if node in known:
+                continue
+            if self._keys is not None and key not in self._keys:
+                self._silent.add(node)
+                self._on_note(f"node {node} is not one of this federation's and is not asked")
+                continue
+            sent = list(self._grid.push_messages([Message(self._question, node, "query", ttl=QUERY_SECONDS)]))
+            if sent and sent[0]:
+                self._asked[sent[0]] = _Asked(node)
+        self._collect(nodes)
+
+    def wait(self, wanted: int, seconds: float) -> None:
+        """Waits until so many clients have described themselves, or for so long; goes on with whoever is there."""
+        deadline = time.monotonic() + seconds
+        self.refresh()
+        while len(self.descriptions) + len(self.refused) < wanted and time.monotonic() < deadline:
+            time.sleep(0.3)
+            self.refresh()
+
+    def admit_by(self, judge: Judge) -> None:
+        """Judges all that have described themselves, and from now on all newcomers."""
+        self.judge = judge
+        for client_id, description in list(self.descriptions.items()):
+            self._judge(client_id, description)
+
+    def tell(self, client_id: int, sentence: str) -> None:
+        """Sends a client a sentence for its log."""
+        node = self._nodes.get(client_id)
+        if node is not None:
+            self._grid.push_messages(
+                [Message(values_content("question", {"told": sentence}), node, "query", ttl=QUERY_SECONDS)]
+            )
+
+    def reachable(self) -> Sequence[int]:
+        """The clients that are connected and fit, ascending; waits up to ``patience`` seconds for ``wanted`` of them."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            self.refresh()
+            present = sorted(client for client in self.descriptions if self._nodes[client] in self._online)
+            if len(present) >= self.wanted:
+                return present
+            if time.monotonic() >= deadline:
+                if present:
+                    return present
+                raise UserError(f"No client is connected, after {self.patience:g} s: see 'unisono deploy status'.")
+            time.sleep(1.0)
+
+    def node_of(self, client_id: int) -> int | None:
+        """The node that a client lives on, None where it is away."""
+        node = self._nodes.get(client_id)
+        return node if node in self._online else None
+
+    def num_samples(self, client_id: int) -> int:
+        """How many samples a client says it owns."""
+        return int(self.descriptions.get(client_id, {}).get("samples", 0))
+
+    def _collect(self, nodes: Mapping[int, bytes]) -> None:
+        if not self._asked:
+            return
+        for reply in self._grid.pull_messages(list(self._asked)):
+            asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if asked is None:
+                continue
+            if reply.has_error():
+                self._on_note(f"node {asked.node} did not say what it brings: {reply.error.reason}")
+                continue  # asked again at the next look
+            client_id = None if self._keys is None else self._keys[nodes[asked.node]] if asked.node in nodes else None
+            try:
+                if "failure" in reply.content.config_records:
+                    self._refuse(client_id, asked.node, str(reply.content.config_records["failure"]["reason"]))
+                    continue
+                description = read_values(reply.content, "description")
+                client_id = int(description["client"]) if client_id is None else client_id
+            except (ValueError, LookupError, TypeError) as error:
+                self._refuse(client_id, asked.node, f"its description cannot be read ({error})")
+                continue
+            if not 0 <= client_id < self.num_clients:
+                self._refuse(None, asked.node, f"there is no client {client_id} in a federation of {self.num_clients}")
+                continue
+            self._nodes[client_id] = asked.node
+            self._judge(client_id, description)
+        for number, asked in list(self._asked.items()):
+            if time.monotonic() - asked.since > QUERY_SECONDS:
+                del self._asked[number]
+
+    def _judge(self, client_id: int, description: Description) -> None:
+        reason = self.judge(client_id, description)
+        if reason is None:
+            self.refused.pop(client_id, None)
+            self.descriptions[client_id] = description
+            return
+        self.descriptions.pop(client_id, None)
+        self.tell(client_id, f"left out: {reason}")
+        self._refuse(client_id, self._nodes[client_id], reason)
+
+    def _refuse(self, client_id: int | None, node: int, reason: str) -> None:
+        self._silent.add(node)
+        if client_id is not None:
+            self.refused[client_id] = reason
+        who = f"node {node}" if client_id is None else f"client {client_id}"
+        self._on_note(f"{who} is left out: {reason}")

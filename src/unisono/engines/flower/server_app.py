@@ -1,0 +1,54 @@
+"""The server's side of Flower: a ServerApp that hands its grid and its config over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from unisono.engines.flower.codec import read_values, values_content
+
+Main = Callable[[Grid, Mapping[str, Any]], None]
+
+
+def make_server_app(main: Main) -> ServerApp:
+    """A ServerApp.
+
+    Args:
+        main: called with the grid and the run's config.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def run(grid: Grid, context: Context) -> None:
+        main(grid, dict(context.run_config))
+
+    return app
+
+
+def is_simulation(grid: Grid, seconds: float = 120.0) -> bool:
+    """Whether the nodes of a grid are simulated; asks one of them."""
+    deadline = time.monotonic() + seconds
+    while not (nodes := list(grid.get_node_ids())) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not nodes:
+        return False
+    replies = grid.send_and_receive(
+        [Message(values_content("question", {"are you simulated": True}), nodes[0], "query", ttl=seconds)], timeout=seconds
+    )
+    for reply in replies:
+        if not reply.has_error() and "description" in reply.content.config_records:
+            return bool(read_values(reply.content, "description").get("simulated", False))
+    return False
+
+
+def settled_nodes(grid: Grid) -> int:
+    """How many nodes there are once no more come for a second."""
+    before = -1
+    while (now := len(list(grid.get_node_ids()))) != before:
+        before = now
+        time.sleep(1.0)
+    return now

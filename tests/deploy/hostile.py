@@ -1,0 +1,59 @@
+"""A client that answers as the file ``attack`` says: ``python hostile.py CLIENT_DIRECTORY ATTACK_FILE``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from unisono.core.payload import Payload
+from unisono.deploy.desk import ClientDesk
+from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.processes import run_client
+from unisono.engines.flower.client_app import make_client_app
+from unisono.engines.flower.codec import Request
+from unisono.engines.flower.executor import work_off
+from unisono.federation.worker import Answer
+
+ATTACKS = ("nan", "huge", "raise")
+
+
+class HostileDesk(ClientDesk):
+    """Spoils its answers, one attack per round."""
+
+    attack: Path
+
+    def answer(self, request: Request) -> Answer:
+        answer = super().answer(request)
+        if not self.attack.exists():
+            return answer
+        kind = ATTACKS[request.round % len(ATTACKS)]
+        if kind == "raise":
+            raise RuntimeError("no battery")
+        return replace(answer, update=replace(answer.update, payload=spoiled(answer.update.payload, kind)))
+
+
+def spoiled(payload: Payload, kind: str) -> Payload:
+    """A payload that no server should take."""
+    group, tensors = next(iter(payload.groups.items()))
+    name, tensor = next((name, tensor) for name, tensor in tensors.items() if tensor.is_floating_point())
+    if kind == "nan":
+        return payload.with_groups(**{group: {**tensors, name: torch.full_like(tensor, float("nan"))}})
+    return payload.with_groups(**{group: {**tensors, name: torch.zeros(3 * 2**20)}})
+
+
+def work(directory: ClientDirectory, attack: Path) -> None:
+    torch.set_num_threads(1)
+    desk = HostileDesk(directory)
+    desk.attack = attack
+    work_off(make_client_app(lambda node_config: desk), f"127.0.0.1:{directory.config.port}", directory.secret)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "work":
+        work(ClientDirectory.open(Path(sys.argv[3])), Path(sys.argv[2]))
+    else:
+        # The honest SuperNode, and this file in the place of the honest worker.
+        run_client(ClientDirectory.open(Path(sys.argv[1])), worker=[sys.executable, __file__, "work", sys.argv[2]])

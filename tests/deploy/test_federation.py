@@ -1,0 +1,203 @@
+"""Real processes: SuperLink with TLS, three SuperNodes with samples of their own, killed and attacked. One start serves all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+import unisono
+from tests.deploy.hostile import ATTACKS
+from tests.deploy.running import NUM_CLIENTS, SMALL, RunningFederation, read_lines, sets, write_labelled
+from unisono.config import resolve
+from unisono.core.method import Setting
+from unisono.data.datasets import DataConfig
+from unisono.deploy.certificates import make_node_key
+from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.runs import node_table
+from unisono.deploy.terms import own_data
+from unisono.engines.embedded import EmbeddedEngine, EngineConfig
+from unisono.engines.lanes import Workshop
+from unisono.federation.client_store import ClientStore
+from unisono.federation.postprocess import Postprocessor
+from unisono.federation.rounds import Federation
+from unisono.federation.worker import Clients
+from unisono.runs.directory import RunDirectory
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower"), pytest.mark.timeout(600)]
+FEDEMA = ("method.hidden_dim=32", "method.projection_dim=16", "data.channels=1", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
+    running = RunningFederation(tmp_path_factory.mktemp("deploy"), Path(__file__).with_name("hostile.py"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+def embedded_result(federation: RunningFederation, run: Path) -> dict[str, torch.Tensor]:
+    """The server's networks after the same run on the embedded engine, with the clients' samples in one place."""
+    directory = RunDirectory.open(run)
+    config = resolve(directory.config_tree)
+    parts = [own_data(ClientDirectory.open(path), DataConfig(channels=1)).samples for path in federation.clients]
+    indices = torch.arange(sum(map(len, parts))).split([len(part) for part in parts])
+    setting = Setting(**directory.load_setting(), sections=config.method_sections)
+    method = config.method_class(config.method, setting)
+    postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
+    workshop = Workshop(method, Clients(torch.cat(parts), indices, None), postprocessor, config.aggregation)
+    with EmbeddedEngine(workshop, EngineConfig(workers=0, device="cpu")) as engine:
+        whole = Federation(method, engine, ClientStore(), config.federation_sections, config.run.seed)
+        return whole.run(whole.start()).server.flatten()
+
+
+def test_fedema_survives_a_server_that_is_killed_and_has_the_bits_of_the_embedded_engine(
+    federation: RunningFederation,
+) -> None:
+    run = federation.server.runs / "fedema"
+    command = ["deploy", "run", "fedema", "--server", str(federation.server.path), "--name", "fedema", "--detach"]
+    started = federation.unisono(*command, *sets((*FEDEMA, "federation.rounds=4")))
+    assert started.returncode == 0, started.stderr
+    federation.wait_for(lambda: len(RunDirectory(run).checkpoints().rounds()) >= 2)
+    superlink = federation.process(federation.server.path, "superlink")
+    superlink.send_signal(signal.SIGKILL)
+    superlink.wait(20)
+    federation.wait_for(lambda: [word for _, word in node_table(federation.server)].count("online") == NUM_CLIENTS)
+    assert len(list(read_lines(run / "metrics.jsonl"))) < 4
+    done = federation.unisono("deploy", "run", "--resume", "fedema", "--server", str(federation.server.path))
+    assert done.returncode == 0, (done.stderr, federation.logs())
+    entries = list(read_lines(run / "metrics.jsonl"))
+    assert [entry["round"] for entry in entries] == [0, 1, 2, 3]
+    assert all(entry["answered"] == NUM_CLIENTS for entry in entries)
+    assert {"probe.align", "probe.uniformity"} <= entries[-1].keys()
+    expected = embedded_result(federation, run)
+    found = unisono.load(run).server.flatten()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    for client in federation.clients:
+        assert len(list(client.glob("states/*/*.payload"))) > 1
+
+
+def test_orchestra_is_fetched_and_clusters(federation: RunningFederation) -> None:
+    settings = (
+        "federation.rounds=2", "method.projection_dim=16", "method.num_local_clusters=4", "method.num_global_clusters=3",
+        "data.channels=1", *SMALL,
+    )  # fmt: skip
+    federation.configure_server(labelled=str(write_labelled(federation.root / "labelled.npz")))
+    try:
+        run = federation.run("orchestra", "orchestra", *settings)
+    finally:
+        federation.configure_server(labelled=None)
+    found = list(read_lines(run / "metrics.jsonl"))[-1]
+    assert {
+        "probe.align",
+        "probe.uniformity",
+        "probe.cluster-balance",
+        "probe.linear",
+        "probe.knn",
+        "probe.nmi",
+    } <= found.keys()
+    fetched = federation.unisono("deploy", "fetch", "orchestra", "--server", str(federation.server.path))
+    assert fetched.stdout.strip() == "runs/orchestra"
+    samples = np.load(federation.root / "data-1" / "samples.npz")["x"][:, None]
+    model = unisono.load(federation.root / "runs" / "orchestra")
+    assert model.embed(samples).shape == (len(samples), model.encoder.feature_dim)
+    index, _ = model.cluster(samples)
+    assert index.shape == (len(samples),)
+
+
+def test_cfcl_moves_points_between_neighbours(federation: RunningFederation) -> None:
+    settings = (
+        "federation.rounds=2", "consent.share_data=true", "graph.topology=complete", "method.points_per_pull=5",
+        "method.num_reserve=4", "method.num_candidates=10", "method.num_clusters=2", "method.aggregation_steps=4",
+        "training.local_steps=2", "training.batch_size=8", "evaluation.probe_every=0", "data.channels=1", "data.image_size=16",
+        "engine.client_timeout=60",
+    )  # fmt: skip
+    run = federation.run("cfcl", "cfcl", *settings)
+    entries = list(read_lines(run / "metrics.jsonl"))
+    assert entries[-1]["answered"] == entries[-1]["asked"]
+    links = next(read_lines(run / "exchange.jsonl"))["links"]
+    assert len(links) == NUM_CLIENTS * (NUM_CLIENTS - 1)
+    assert all(link["pulled"] == 5 for link in links)
+    assert all(link["pushed"] == 4 for link in links)
+    assert not (run / "failures.jsonl").exists()
+
+
+def test_a_secure_sum_is_the_mean(federation: RunningFederation) -> None:
+    run = federation.run("fedema", "secure", *FEDEMA, "federation.rounds=2", "privacy.secure_aggregation=true")
+    expected = embedded_result(federation, run)
+    found = unisono.load(run).server.flatten()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], atol=2e-3, rtol=2e-2)
+
+
+def test_poisoned_updates_are_left_out_and_recorded(federation: RunningFederation) -> None:
+    attack = federation.root / "attack"
+    attack.touch()
+    try:
+        settings = (*FEDEMA, f"federation.rounds={len(ATTACKS)}", "engine.max_answer=8.0")
+        run = federation.run("fedema", "attacked", *settings)
+    finally:
+        attack.unlink()
+    failures = {entry["round"]: entry for entry in read_lines(run / "failures.jsonl")}
+    assert sorted(failures) == list(range(len(ATTACKS)))
+    assert all(entry["client"] == NUM_CLIENTS - 1 for entry in failures.values())
+    words = ("not finite", "bytes are more than", "no battery")
+    for number, word in enumerate(words):
+        assert word in failures[number]["reason"]
+    entries = list(read_lines(run / "metrics.jsonl"))
+    assert [entry["answered"] for entry in entries] == [NUM_CLIENTS - 1] * len(ATTACKS)
+    assert all(tensor.isfinite().all() for tensor in unisono.load(run).server.flatten().values())
+
+
+def test_an_unknown_node_is_refused(federation: RunningFederation) -> None:
+    key = federation.root / "stranger.key"
+    key.write_bytes(make_node_key()[0])
+    command = [
+        sys.executable, "-m", "unisono.engines.flower.supernode", "0.1", "--superlink", federation.server.address,
+        "--root-certificates", str(federation.server.certificate), "--auth-supernode-private-key", str(key),
+        "--isolation", "process", "--host", "127.0.0.1", "--port", "0", "--max-retries", "1",
+    ]  # fmt: skip
+    command[command.index("0")] = str(federation.server.config.port + 1000)
+    process = federation.spawn(command, "stranger")
+    assert process.wait(60) != 0
+    assert [word for _, word in node_table(federation.server)].count("online") == NUM_CLIENTS
+
+
+def test_a_client_that_is_killed_in_a_round_is_left_out_and_comes_back(federation: RunningFederation) -> None:
+    run = federation.server.runs / "killed"
+    command = ["deploy", "run", "fedema", "--server", str(federation.server.path), "--name", "killed", "--detach"]
+    settings = (*FEDEMA, "federation.rounds=4", "engine.client_timeout=12", "training.local_epochs=3")
+    assert federation.unisono(*command, *sets(settings)).returncode == 0
+    federation.wait_for(lambda: len(list(read_lines(run / "metrics.jsonl"))) >= 1)
+    node = federation.process(federation.clients[1], "supernode")
+    node.send_signal(signal.SIGKILL)
+    federation.wait_for(lambda: json.loads((run / "status.json").read_text())["status"] == "finished")
+    failures = list(read_lines(run / "failures.jsonl"))
+    assert {entry["client"] for entry in failures} == {1}
+    assert [entry["answered"] for entry in read_lines(run / "metrics.jsonl")].count(NUM_CLIENTS - 1) >= 1
+    federation.wait_for(lambda: federation.process(federation.clients[1], "supernode").pid != node.pid)
+
+
+def test_everything_ends_when_it_is_told_to(federation: RunningFederation) -> None:
+    for path in (*federation.clients, federation.server.path):
+        done = federation.unisono("deploy", "stop", str(path))
+        assert done.returncode == 0, done.stderr
+        assert not (path / "supervisor.pid").exists()
+    deadline = time.monotonic() + 20
+    listing = ["ps", "-eo", "args"]
+    while str(federation.path) in subprocess.run(listing, capture_output=True, text=True, check=True).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)

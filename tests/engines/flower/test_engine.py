@@ -1,0 +1,157 @@
+"""The engine over a grid: the bits of the embedded engine in whatever order answers come, and nothing taken on trust."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+from tests.engines.flower.grid import InstantGrid
+from tests.engines.flower.opening import open_tiny, tiny_terms
+from tests.methods.test_conformance import Recorder
+from tests.tiny import SIZES, TinyFederation, same_bits
+from unisono.core.context import Context
+from unisono.core.payload import Payload
+from unisono.engines.flower.codec import SERIALISATION, answer_content, payload_of, payload_record, read_request
+from unisono.engines.flower.engine import FlowerEngine, Rules
+from unisono.engines.flower.simulated_desk import SimulatedDesk
+from unisono.federation.client_store import ClientStore
+from unisono.federation.cohort import CohortConfig, draw_cohort
+from unisono.federation.rounds import Federation, State
+
+METHOD = "fedema"
+TOLERANT = {"federation": {"strict": False, "quorum": 0.5}, "cohort": {"size": 4}}
+SPOILED = draw_cohort(CohortConfig(size=4), len(SIZES), Context(0))[1]
+"""The client whose answers tests spoil: it is in the first cohort."""
+Spoil = Callable[[RecordDict], Any]
+
+
+class AllHere:
+    """Every client on the node of its number."""
+
+    num_clients = len(SIZES)
+
+    def __init__(self, away: Sequence[int] = ()) -> None:
+        self._away = away
+
+    def reachable(self) -> None:
+        return None
+
+    def node_of(self, client_id: int) -> int | None:
+        return None if client_id in self._away else client_id
+
+    def num_samples(self, client_id: int) -> int:
+        return SIZES[client_id]
+
+
+def run(
+    spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), **rules: Any
+) -> tuple[State, Recorder]:
+    desk = SimulatedDesk(open_tiny)
+
+    def reply(message: Message) -> RecordDict | Error | None:
+        request = read_request(message.content)
+        content = answer_content(desk.answer(request))
+        return spoil(content) if request.client_id == SPOILED else content
+
+    tiny = TinyFederation(METHOD, over=TOLERANT)
+    grid = InstantGrid(reply)
+    held = Rules(tiny.method, tiny.workshop.postprocessor, tiny.workshop.aggregation, poll=0.0, **rules)
+    engine = FlowerEngine(grid, AllHere(away), held, tiny_terms(METHOD, TOLERANT))  # type: ignore[arg-type]
+    federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
+    recorder = Recorder()
+    return federation.run(federation.start(), [recorder], rounds), recorder
+
+
+def reasons(recorder: Recorder) -> list[str]:
+    return [failure.reason for record in recorder.records for failure in record.failures]
+
+
+def test_same_bits_though_answers_come_in_another_order() -> None:
+    state, recorder = run()
+    assert same_bits(state, TinyFederation(METHOD, over=TOLERANT).run(until=2))
+    assert reasons(recorder) == []
+
+
+def spoil_update(change: Callable[[Payload], Payload]) -> Spoil:
+    def spoil(content: RecordDict) -> RecordDict:
+        content["update"] = payload_record(change(payload_of(content, "update")))
+        return content
+
+    return spoil
+
+
+def spoil_answer(**values: Any) -> Spoil:
+    def spoil(content: RecordDict) -> RecordDict:
+        told = json.loads(str(content.config_records["answer"]["answer"]))
+        content["answer"] = ConfigRecord({"answer": json.dumps({**told, **values})})
+        return content
+
+    return spoil
+
+
+def first_tensor(change: Callable[[torch.Tensor], torch.Tensor]) -> Spoil:
+    def changed(payload: Payload) -> Payload:
+        tensors = dict(payload.groups["encoder"])
+        name = next(name for name, tensor in tensors.items() if tensor.dim() == 4)
+        return payload.with_groups(encoder={**tensors, name: change(tensors[name])})
+
+    return spoil_update(changed)
+
+
+def raw(data: bytes, kind: str = SERIALISATION) -> Spoil:
+    def spoil(content: RecordDict) -> RecordDict:
+        content["update"] = ArrayRecord({"payload": Array("uint8", (len(data),), kind, data)})
+        return content
+
+    return spoil
+
+
+HOSTILE: dict[str, tuple[Spoil, str]] = {
+    "nan": (first_tensor(lambda tensor: tensor * float("nan")), "not finite"),
+    "infinite": (first_tensor(lambda tensor: tensor / 0), "not finite"),
+    "shape": (first_tensor(lambda tensor: tensor[:1]), "has shape"),
+    "missing tensor": (spoil_update(lambda payload: payload.with_groups(encoder={})), "missing"),
+    "other method's group": (spoil_update(lambda payload: payload.with_groups(tricks={"x": torch.ones(1)})), "'tricks'"),
+    "scalars": (spoil_update(lambda payload: payload.with_scalars(x=1)), "no scalars"),
+    "huge": (first_tensor(lambda tensor: torch.zeros(2**21)), "bytes are more than"),
+    "negative weight": (spoil_answer(weight=-1.0), "not negative"),
+    "nan weight": (spoil_answer(weight=float("nan")), "the weight is nan"),
+    "nan metric": (spoil_answer(metrics={"loss": float("inf")}), "metric loss is inf"),
+    "metrics that are no numbers": (spoil_answer(metrics={"loss": "low"}), "ValueError"),
+    "somebody else": (spoil_answer(client=0), "client 0's"),
+    "not bytes of ours": (raw(b"garbage"), "damaged"),
+    "other serialisation": (raw(b"x", "numpy.ndarray"), "serialised"),
+    "empty": (lambda content: RecordDict(), "KeyError"),
+    "flower's error": (lambda content: Error(3, "process died"), "process died"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_is_left_out_and_said_to_be(name: str) -> None:
+    spoil, word = HOSTILE[name]
+    state, recorder = run(spoil, rounds=1, max_answer=4.0)
+    assert recorder.records[0].num_answered == 3
+    assert len(reasons(recorder)) == 1
+    assert word in reasons(recorder)[0]
+    assert recorder.records[0].failures[0].client_id == SPOILED
+    without, _ = run(lambda content: Error(1, "away"), rounds=1)
+    assert same_bits(state, without)
+
+
+def test_a_straggler_is_given_up_at_the_deadline() -> None:
+    state, recorder = run(lambda content: None, rounds=1, timeout=0.3)
+    assert reasons(recorder) == ["no answer within 0.3 s"]
+    assert same_bits(state, run(lambda content: Error(1, "away"), rounds=1)[0])
+
+
+def test_a_client_that_is_away_is_not_waited_for() -> None:
+    _, recorder = run(rounds=1, away=[SPOILED])
+    assert reasons(recorder) == ["it is not connected"]
