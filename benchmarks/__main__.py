@@ -1,7 +1,7 @@
 """All measurements, one after the other: ``make bench``."""
 
-from benchmarks import cfcl, clients, engine, micro_batch, orchestra, startup, views
+from benchmarks import cfcl, clients, engine, frameworks, micro_batch, orchestra, startup, views
 
-for part in (startup, engine, clients, views, orchestra, cfcl, micro_batch):
+for part in (startup, engine, frameworks, clients, views, orchestra, cfcl, micro_batch):
     part.report()
     print()

@@ -13,6 +13,10 @@ from torch import nn
 BATCH_SIZES = (16, 64, 256, 1024)
 MICRO_BATCH = 16
 REPEATS = 3
+LONG_STEP = 512
+"""From this batch size on a step takes seconds and is measured once."""
+MOST_MEMORY, MOST_TIME = 1.3, 1.6
+"""What micro-batches may take, over the peak of a whole batch of 16 and over the time of the whole batch."""
 
 
 class Step:
@@ -63,7 +67,8 @@ def megabytes_here(batch_size: int, micro_batch: int | None) -> list[float]:
 def seconds_here(batch_size: int) -> list[float]:
     """The fastest step with the whole batch and the fastest in parts, taken in turn."""
     step = Step(batch_size)
-    pairs = [(step.seconds(None), step.seconds(MICRO_BATCH)) for _ in range(REPEATS)]
+    repeats = 1 if batch_size >= LONG_STEP else REPEATS
+    pairs = [(step.seconds(None), step.seconds(MICRO_BATCH)) for _ in range(repeats)]
     return [min(times) for times in zip(*pairs, strict=True)]
 
 
@@ -72,12 +77,19 @@ def report() -> None:
     print(f"contrastive clustering, resnet18 x 0.25, 32 x 32 images, 1 thread; micro-batches of {MICRO_BATCH} views")
     print(f"{'batch':>6} {'whole MB':>9} {'parts MB':>9} {'whole/16':>9} {'parts/16':>9} {'time ratio':>11}")
     before, smallest = _in_a_process("memory", BATCH_SIZES[0], 0)
+    memory, seconds = [], []
     for batch_size in BATCH_SIZES:
         whole, parts = (_in_a_process("memory", batch_size, size)[1] for size in (0, MICRO_BATCH))
         whole_seconds, parts_seconds = _in_a_process("time", batch_size)
         ratios = f"{whole / smallest:9.2f} {parts / smallest:9.2f} {parts_seconds / whole_seconds:11.2f}"
         print(f"{batch_size:6d} {whole:9.0f} {parts:9.0f} {ratios}", flush=True)
+        if batch_size > BATCH_SIZES[0]:
+            memory.append(parts / smallest)
+            seconds.append(parts_seconds / whole_seconds)
     print(f"{before:.0f} MB of each are the program itself, before the first step")
+    sizes = f"n = {BATCH_SIZES[1]} to {BATCH_SIZES[-1]}"
+    print(f"{sizes}: memory at most {max(memory):.2f} of the peak at n = {BATCH_SIZES[0]} (to be within {MOST_MEMORY})")
+    print(f"{sizes}: time at most {max(seconds):.2f} of the whole batch (to be within {MOST_TIME})")
 
 
 def _in_a_process(what: str, *numbers: int) -> list[float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import unisono
 
@@ -29,3 +32,15 @@ def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
     run = unisono.load(tmp_path / "runs" / "doc")
     assert run.round == 5
     assert "on_diagonal" in run.metrics[-1]
+
+
+@pytest.mark.parametrize("document", ["quick-start.md", "own-images.md"])
+def test_tutorials_run_word_for_word(document: str, tmp_path: Path) -> None:
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path}
+    snippets = [[sys.executable, "-c", code] for code in _blocks(document, "python")]
+    commands = [["bash", "-ec", block] for block in _blocks(document, "sh") if not block.startswith("make")]
+    for command in (*snippets, *commands):
+        finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stderr
+    assert list((tmp_path / "runs").iterdir())

@@ -15,7 +15,10 @@ TOP = "top"
 """The modules that lie directly in the package: experiment, loaded, config and ``__init__``."""
 LAYERS = (
     {"cli"},
+    {"deploy"},
+    {"studies"},
     {TOP},
+    {"report"},
     {"runs", "engines"},
     {"federation"},
     {"methods"},
@@ -31,6 +34,7 @@ SHARED_METHOD_MODULES = (
     "user_verification",
     "two_views",
     "round_start",
+    "own_predictor",
 )
 
 

@@ -30,6 +30,8 @@ from unisono.federation.server_optimizers import ServerConfig
 from unisono.federation.whitelist import ConsentConfig
 from unisono.methods.local_training import TrainingConfig
 from unisono.models.backbones import ModelConfig
+from unisono.report.config import ReportConfig
+from unisono.runs.trackers import TrackConfig
 
 FORMAT = 1
 """Version of the recipe format that this program writes; it reads this one and older ones."""
@@ -84,6 +86,8 @@ _TABLES: dict[str, type[Section]] = {
     "consent": ConsentConfig,
     "evaluation": EvaluationConfig,
     "engine": EngineConfig,
+    "report": ReportConfig,
+    "track": TrackConfig,
 }
 
 
@@ -118,6 +122,8 @@ class Config:
     consent: ConsentConfig
     evaluation: EvaluationConfig
     engine: EngineConfig
+    report: ReportConfig
+    track: TrackConfig
 
     @property
     def method_class(self) -> type[Method]:
@@ -132,7 +138,21 @@ class Config:
     @property
     def method_sections(self) -> tuple[Section, ...]:
         """The tables that methods may read."""
-        return (self.graph, self.views, self.model, self.training, self.consent)
+        return (self.graph, self.views, self.model, self.local_training, self.consent)
+
+    @property
+    def local_training(self) -> TrainingConfig:
+        """The table ``[training]`` as clients follow it: scaled to this federation where it says what it is meant for."""
+        num_clients = None if self.partition.scheme == "natural" else self.partition.num_clients
+        participation = self.cohort.participation or 1.0
+        if self.cohort.size is not None:
+            if num_clients is None and self.training.reference_participation is not None:
+                raise UserError(
+                    "training.reference_participation needs cohort.participation in place of cohort.size where "
+                    "partition.scheme is 'natural', for the number of clients is the data's."
+                )
+            participation = self.cohort.size / (num_clients or self.cohort.size)
+        return self.training.scaled(num_clients, participation)
 
     def as_tree(self) -> Tree:
         """Every option with its value, as ``resolve`` takes it."""

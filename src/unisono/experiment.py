@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from unisono.config import Config, build_tree, resolve
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import ClientError, UserError
 from unisono.core.method import Method, Setting
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
@@ -33,12 +35,23 @@ from unisono.loaded import LoadedRun
 from unisono.methods.exchange import Exchange
 from unisono.models.nets import build_seeded
 from unisono.privacy.accountant import UserLevelAccountant
+from unisono.privacy.guarantee import ReleasesStatistics
+from unisono.report.environment import environment
+from unisono.report.files import ReportFiles
+from unisono.report.gathering import Gathering
+from unisono.report.run_page import Projection, write_page
 from unisono.runs.checkpoint import DamagedError
+from unisono.runs.consistency import ClustersInTwoLevels, Consistency
 from unisono.runs.contact_sheet import save_contact_sheets
 from unisono.runs.directory import RunDirectory
 from unisono.runs.exchange_log import ExchangeLog
 from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger
+from unisono.runs.privacy_report import PrivacyReport
 from unisono.runs.probing import Probing, WholeProbe
+from unisono.runs.trackers import Tracking, check_trackers
+
+if TYPE_CHECKING:
+    from unisono.engines.flower.simulation import SimulatedEngine
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,19 @@ class Experiment:
         if isinstance(method, Exchange):
             method.graph(config.run.seed)
         check_consent(method.shares, config.consent)
-        _check_privacy(config)
+        check_privacy(config)
+        if config.privacy.secure_aggregation:
+            raise UserError(
+                "privacy.secure_aggregation hides updates from the server of a real federation: a simulation holds all data in "
+                "one place anyway, so run it with 'unisono deploy run'."
+            )
+        method.forewarnings(partition.sizes.tolist())  # it may need a package that is missing
+        if config.evaluation.consistency and not isinstance(method, ClustersInTwoLevels):
+            raise UserError(
+                f"evaluation.consistency compares local with global clusters, and method {config.method_name!r} has none: "
+                "set it to false."
+            )
+        check_trackers(config.track)
         resolve_devices(config.engine.device)
         config.aggregation.check(config.cohort.expected_size(len(partition.indices)))
         check_probes(
@@ -95,6 +120,16 @@ class Experiment:
         labels = _visible_labels(config, dataset, partition)
         clients = Clients(samples, partition.indices, labels if method.needs_labels else None)
         return Experiment(config, dataset, partition, labels, method, clients)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that the user should read before the run."""
+        return (*self.partition.notes, *_scaling_notes(self.config), *self.forewarnings)
+
+    @property
+    def forewarnings(self) -> tuple[str, ...]:
+        """What the method says of clients of these sizes."""
+        return tuple(self.method.forewarnings(self.partition.sizes.tolist()))
 
     def workshop(self) -> Workshop:
         """What the engine's workers hold."""
@@ -136,22 +171,32 @@ def run(
     return start(Experiment.prepare(config), run_path(config), observers=observers)
 
 
-def start(experiment: Experiment, path: Path, *, observers: Sequence[Observer] = ()) -> LoadedRun:
+def start(
+    experiment: Experiment,
+    path: Path,
+    *,
+    observers: Sequence[Observer] = (),
+    open_engine: Callable[[Experiment], EmbeddedEngine | SimulatedEngine] | None = None,
+) -> LoadedRun:
     """Runs an experiment in a new run directory.
 
     Args:
         experiment: what ``Experiment.prepare`` made.
         path: the run directory; it must not hold anything yet.
         observers: look on.
+        open_engine: the engine to run on; the one that the config asks for where None.
     """
     config = experiment.config
     directory = RunDirectory.create(path, config.as_tree())
     directory.lock()
     directory.save_setting(experiment.method.setting)
-    return _execute(experiment, directory, None, ClientStore(_memory_limit(config)), observers)
+    store = ClientStore(_memory_limit(config))
+    return _execute(experiment, directory, None, store, observers, open_engine)
 
 
-def resume(path: str | Path, *, observers: Sequence[Observer] = (), on_note: Any = lambda note: None) -> LoadedRun:
+def resume(
+    path: str | Path, *, observers: Sequence[Observer] = (), on_note: Callable[[str], None] = lambda note: None
+) -> LoadedRun:
     """Continues a run from its last good checkpoint; the result has the same bits as an undisturbed run.
 
     Args:
@@ -164,6 +209,18 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = (), on_note: Any
     experiment = Experiment.prepare(config)
     directory.lock()
     directory.save_setting(experiment.method.setting)
+    state, store = restore(directory, config, on_note)
+    return _execute(experiment, directory, state, store, observers)
+
+
+def restore(directory: RunDirectory, config: Config, on_note: Callable[[str], None]) -> tuple[State | None, ClientStore]:
+    """The newest good checkpoint of a run, with its logs cut back to it; no state where there is none yet.
+
+    Args:
+        directory: the run's, locked; unlocked again if nothing can be restored.
+        config: the run's.
+        on_note: told what the user should know.
+    """
     checkpoints = directory.checkpoints(config.run.keep_checkpoints)
     for round in reversed(checkpoints.rounds()):
         store = ClientStore(_memory_limit(config))
@@ -175,16 +232,43 @@ def resume(path: str | Path, *, observers: Sequence[Observer] = (), on_note: Any
         directory.cut_logs(checkpoint.log_lengths)
         done = round >= config.federation.rounds
         on_note("The run is finished already." if done else f"Continuing after round {round} of {config.federation.rounds}.")
-        return _execute(experiment, directory, checkpoint.state, store, observers)
+        return checkpoint.state, store
     if checkpoints.rounds():
         directory.unlock()
         raise UserError(
-            f"All checkpoints of {path} are damaged, so it cannot be continued: start anew with "
-            f"'unisono run {path}/config.toml --name NEW'."
+            f"All checkpoints of {directory.path} are damaged, so it cannot be continued: start anew with "
+            f"'unisono run {directory.path}/config.toml --name NEW'."
         )
     directory.cut_logs({})
     on_note("There is no checkpoint yet: starting from the beginning.")
-    return _execute(experiment, directory, None, ClientStore(_memory_limit(config)), observers)
+    return None, ClientStore(_memory_limit(config))
+
+
+def make_engine(experiment: Experiment) -> EmbeddedEngine | SimulatedEngine:
+    """The engine that the config asks for."""
+    config = experiment.config
+    if config.engine.kind == "embedded":
+        return EmbeddedEngine(experiment.workshop(), config.engine)
+    from unisono.engines.flower.environment import require_flower
+
+    require_flower(ray=True)
+    from unisono.engines.flower.simulation import SimulatedEngine
+
+    return SimulatedEngine(experiment.workshop(), config.engine, simulation_terms(config), open_workshop)
+
+
+def simulation_terms(config: Config) -> str:
+    """What an actor of a simulation must know to open the same workshop."""
+    return json.dumps({"config": config.as_tree(), "directory": str(Path.cwd())})
+
+
+def open_workshop(terms: str) -> tuple[Workshop, str]:
+    """The workshop that ``simulation_terms`` describe, and the name of its device."""
+    values = json.loads(terms)
+    if Path(values["directory"]).is_dir():
+        os.chdir(values["directory"])  # paths in a recipe are relative to where the run was started
+    config = resolve(values["config"])
+    return Experiment.prepare(config).workshop(), config.engine.device
 
 
 def run_path(config: Config) -> Path:
@@ -198,17 +282,30 @@ def run_path(config: Config) -> Path:
 
 
 def _execute(
-    experiment: Experiment, directory: RunDirectory, state: State | None, store: ClientStore, observers: Sequence[Observer]
+    experiment: Experiment,
+    directory: RunDirectory,
+    state: State | None,
+    store: ClientStore,
+    observers: Sequence[Observer],
+    open_engine: Callable[[Experiment], EmbeddedEngine | SimulatedEngine] | None = None,
 ) -> LoadedRun:
     """Runs to the end in a directory that is locked already, and unlocks it."""
     config = experiment.config
     try:
-        with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
+        directory.write_json("environment.json", environment(config.engine.device))
+        (directory.path / "status.json").unlink(missing_ok=True)  # it tells how an earlier attempt ended
+        with (open_engine or make_engine)(experiment) as engine:
             federation = Federation(experiment.method, engine, store, config.federation_sections, config.run.seed)
             state = federation.start() if state is None else state
             engine.open(state.server)
             state = federation.run(state, _observers(experiment, directory, store, observers))
         directory.write_json("status.json", {"status": "finished", "round": state.round})
+    except Exception as error:
+        directory.unlock()
+        with ReportFiles(directory).guarded():
+            directory.write_json("status.json", {"status": "failed", "reason": _reason(error)})
+        _write_page(directory, config, "pca")  # whoever waits for the error should not wait for t-SNE
+        raise
     finally:
         store.close()
         directory.unlock()
@@ -216,7 +313,35 @@ def _execute(
     loaded.save_model()
     shown = experiment.dataset.test_samples if len(experiment.dataset.test_samples) else experiment.dataset.samples
     save_contact_sheets(directory, experiment.method.assigner(state.server), shown, config.run.seed)
+    _write_page(directory, config, config.report.projection)
     return loaded
+
+
+def gathering(experiment: Experiment, directory: RunDirectory) -> Gathering:
+    """Looks on for the run's page."""
+    config = experiment.config
+    return Gathering(
+        directory,
+        config.report,
+        experiment.method,
+        experiment.dataset,
+        experiment.partition,
+        experiment.clients.samples,
+        config.run.seed,
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Why a run failed; rounds are counted from 1, as on its page."""
+    if not isinstance(error, ClientError):
+        return str(error)
+    return f"client {error.client_id}, phase {error.phase} of round {error.round + 1}: {error.reason}"
+
+
+def _write_page(directory: RunDirectory, config: Config, projection: Projection) -> None:
+    if config.report.enabled:
+        with ReportFiles(directory).guarded():
+            write_page(directory, projection)
 
 
 def _observers(
@@ -229,9 +354,17 @@ def _observers(
     found: list[Observer] = [Probing(experiment.probe(), config.evaluation.probe_every, num_rounds, layers)]
     if isinstance(experiment.method, Exchange):
         found.append(ExchangeLog(directory, store, experiment.partition.indices, experiment.dataset.labels))
+    if config.evaluation.consistency and isinstance(experiment.method, ClustersInTwoLevels):
+        found.append(Consistency(experiment.method, experiment.clients, config.run.seed))
+    method, accountant = experiment.method, None
     if config.privacy.noise_multiplier > 0:
         accountant = _accountant(config, len(experiment.clients))
-        found.append(PrivacyLedger(directory, accountant, config.privacy.delta, experiment.method.shares))
+        found.append(PrivacyLedger(directory, accountant, config.privacy.delta, method.shares))
+    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
+    found.append(PrivacyReport(directory, method.shares, guarantee, accountant, experiment.forewarnings))
+    if config.report.enabled:
+        found.append(gathering(experiment, directory))
+    found.append(Tracking(config.track, directory, config.as_tree(), num_rounds))
     found += [Logs(directory), Failures(directory)]
     run = config.run
     found.append(Checkpointing(directory, store, run.checkpoint_every, run.keep_checkpoints, num_rounds))
@@ -257,7 +390,19 @@ def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> T
     return hide_labels(dataset.labels, visible)
 
 
-def _check_privacy(config: Config) -> None:
+def _scaling_notes(config: Config) -> list[str]:
+    """What training.reference_clients and training.reference_participation have changed."""
+    base, used = config.training, config.local_training
+    notes = []
+    if used.local_epochs != base.local_epochs:
+        notes.append(f"training.local_epochs = {base.local_epochs} is {used.local_epochs} for this number of clients")
+    if used.learning_rate != base.learning_rate:
+        notes.append(f"training.learning_rate = {base.learning_rate:g} is {used.learning_rate:.4g} at this participation")
+    return notes
+
+
+def check_privacy(config: Config) -> None:
+    """Refuses settings under which the noise would not hide a client."""
     if config.privacy.noise_multiplier == 0:
         return
     if config.aggregation.weighting != "uniform":

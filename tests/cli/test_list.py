@@ -15,6 +15,7 @@ from tests.cli.conftest import Command
         ("backbones", {"resnet18", "cfcl-cnn"}),
         ("partitioners", {"iid", "dirichlet"}),
         ("recipes", {"digits-smoke", "simclr-fashion-mini"}),
+        ("studies", {"orchestra-figure-5"}),
     ],
 )
 def test_names_have_summaries(unisono: Command, kind: str, expected: set[str]) -> None:

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unisono.clustering.federated_kmeans import ClusterTotals, cluster_totals, next_centroids, without_small_clusters
+from unisono.clustering.federated_kmeans import (
+    ClusterTotals,
+    cluster_totals,
+    merge_clusters,
+    next_centroids,
+    own_clusters,
+    without_small_clusters,
+)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 4), st.integers(1, 3))
 def test_totals_against_a_naive_reference(seed: int, num_points: int, num_clusters: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -24,6 +33,7 @@ def test_totals_against_a_naive_reference(seed: int, num_points: int, num_cluste
     assert abs(totals.squared_distance - squared) < 1e-3 * (1 + squared)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 5))
 def test_many_owners_take_the_step_of_one(seed: int, num_owners: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -58,3 +68,35 @@ def test_a_single_sample_is_not_shown() -> None:
     shown = without_small_clusters(totals, 2)
     assert torch.equal(shown.sums, torch.tensor([[0.0, 0], [1, 2]]))
     assert torch.equal(shown.counts, torch.tensor([0.0, 2]))
+
+
+def blobs(seed: int, num_blobs: int, num_points: int) -> torch.Tensor:
+    """Points of well separated round clusters, those of a cluster side by side."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 100 * torch.eye(num_blobs, 6)
+    return centres.repeat_interleave(num_points, dim=0) + torch.randn(num_blobs * num_points, 6, generator=generator)
+
+
+def test_own_clusters_are_those_with_enough_members() -> None:
+    points = torch.cat([blobs(0, 2, 10), torch.full((1, 6), -500.0)])
+    found = own_clusters(points, 3, 2, torch.Generator().manual_seed(0))
+    assert found is not None
+    assert sorted(found.counts.tolist()) == [10, 10], "the cluster of one point is not shown"
+    shown = points[:20].view(2, 10, 6)
+    expected = (shown - shown.mean(dim=1, keepdim=True)).square().sum()
+    assert found.squared_distance == pytest.approx(float(expected), rel=1e-4), "nor is its distance"
+    assert own_clusters(points[:1], 3, 2, torch.Generator()) is None
+
+
+def test_merged_clusters_are_means_over_points() -> None:
+    """Owners of 10 and 30 points of the same three clusters: the merged centroids are the means of all 40."""
+    first, second = blobs(1, 3, 10), blobs(2, 3, 30)
+    found = [own_clusters(points, 3, 2, torch.Generator().manual_seed(0)) for points in (first, second)]
+    totals = [totals for totals in found if totals is not None]
+    centroids = torch.cat([part.sums / part.counts[:, None] for part in totals])
+    counts = torch.cat([part.counts for part in totals])
+    merged = merge_clusters(centroids, counts, 3, torch.Generator().manual_seed(0))
+    expected = torch.cat([first.view(3, 10, 6), second.view(3, 30, 6)], dim=1).mean(dim=1)
+    order = torch.cdist(expected, merged).argmin(dim=1)
+    torch.testing.assert_close(merged[order], expected, rtol=1e-4, atol=1e-3)
+    assert torch.equal(merge_clusters(centroids[:2], counts[:2], 3, torch.Generator()), centroids[:2])

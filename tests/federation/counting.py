@@ -87,6 +87,9 @@ class InPlace:
     def num_clients(self) -> int:
         return len(self._clients)
 
+    def reachable(self) -> None:
+        """Everyone."""
+
     def exchange(self, work: Work, observers: Sequence[Observer]) -> Outcome:
         assert self.federation is not None
         method, postprocessor = self.federation.method, self.federation.postprocessor

@@ -111,3 +111,13 @@ def test_diurnal_clients_follow_the_day() -> None:
     expected = 0.5 * (1 + np.sin(2 * np.pi * (np.arange(8)[:, None] / 8 + zones)))
     assert np.abs(by_hour - expected).max() < 0.35
     assert abs((by_hour - expected).mean()) < 0.01
+
+
+def test_only_clients_that_are_present_are_asked() -> None:
+    config = CohortConfig(size=3)
+    for round in range(10):
+        cohort = draw_cohort(config, 10, Context(0, round), present=[1, 4, 5, 8])
+        assert len(cohort) == 3
+        assert set(cohort) <= {1, 4, 5, 8}
+    assert draw_cohort(config, 10, Context(0), present=[2]) == [2]
+    assert draw_cohort(config, 10, Context(0), present=range(10)) == draw_cohort(config, 10, Context(0))

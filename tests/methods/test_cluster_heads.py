@@ -14,7 +14,9 @@ from unisono.methods.cluster_heads import (
     cluster_loss,
     collapse_notes,
     entropies,
+    head_at_centroids,
     instance_loss,
+    make_heads,
     remember_entropy,
     wanted_clusters,
 )
@@ -59,3 +61,21 @@ def test_collapse_is_said_when_it_begins_and_not_again() -> None:
     assert collapse_notes(fallen, fine, 0.5) == []
     assert collapse_notes(fine, fine, 0.5) == []
     assert remember_entropy(fallen, {}) == fallen
+
+
+def test_a_head_at_centroids_picks_the_nearest() -> None:
+    """Its scores are -|h - c|^2 / (2 s) up to a constant per sample, s = squared_distance / sqrt(dim)."""
+    generator = torch.Generator().manual_seed(3)
+    centroids = torch.randn(5, 8, generator=generator) * 2 + 1
+    counts = torch.tensor([10.0, 30.0, 20.0, 5.0, 35.0])
+    h = centroids[torch.randint(5, (200,), generator=generator)] + 0.3 * torch.randn(200, 8, generator=generator)
+    squared_distance = 8 * 0.3**2
+    head = make_heads(8, ClusterHeadsConfig(), 5)["cluster_head"]
+    head.load_state_dict(head_at_centroids(centroids, counts, squared_distance))
+    expected = -torch.cdist(h, centroids).square() / (2 * squared_distance / 8**0.5)
+    torch.testing.assert_close(head(h).softmax(dim=1), expected.softmax(dim=1), rtol=1e-3, atol=1e-5)
+
+
+def test_a_head_at_centroids_of_points_without_spread_is_finite() -> None:
+    state = head_at_centroids(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.ones(2), 0.0)
+    assert all(bool(tensor.isfinite().all()) for tensor in state.values())

@@ -8,11 +8,12 @@ import torch
 
 from tests.methods.test_conformance import Recorder
 from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
+from unisono.clustering.federated_kmeans import merge_clusters
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.payload import Aggregate, Payload
+from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share
 from unisono.losses.clustering import assignment_entropy, cluster_contrast, instance_contrast
-from unisono.methods.fedmcc import CLUSTER, REPRESENT, FedMCC
+from unisono.methods.fedmcc import CLUSTER, REPRESENT, SEED, FedMCC
 from unisono.methods.local_training import Batch
 from unisono.runs.files import payload_to_safetensors
 
@@ -161,7 +162,7 @@ def test_stage_2_alone_on_a_finished_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "expected"), [({}, 0.25), ({"cluster_ema": 0.0}, 1.0)])
-def test_the_target_of_stage_2_may_have_a_momentum_of_its_own(options: dict[str, float], expected: float) -> None:
+def test_the_target_of_stage_2_may_have_a_momentum_of_its_own(options: dict[str, Any], expected: float) -> None:
     method = make(ema=0.75, **options)
     for phase, step in ((REPRESENT, 0.25), (CLUSTER, expected)):
         nets = method.build()
@@ -172,3 +173,74 @@ def test_the_target_of_stage_2_may_have_a_momentum_of_its_own(options: dict[str,
         before = nets[f"target_{name}"][-1].bias.clone()  # type: ignore[index]
         method.after_step(nets, Context(0, 0, phase))
         torch.testing.assert_close(nets[f"target_{name}"][-1].bias, before + step)  # type: ignore[index]
+
+
+def test_clusters_may_start_from_federated_kmeans() -> None:
+    """In the first round of stage 2 everyone is asked for centroids and counts, once, and the head starts at the nearest."""
+    recorder = Recorder()
+    over = {"method": {"cluster_start": "kmeans", "represent_rounds": 1}, "federation": {"rounds": 3}, "cohort": {"size": 4}}
+    tiny = TinyFederation("fedmcc", over=over)
+    method = tiny.method
+    assert isinstance(method, FedMCC)
+    state = tiny.run(observers=[recorder])
+    assert [sorted({phase for phase, _ in record.clients}) for record in recorder.records] == [
+        [REPRESENT],
+        [CLUSTER, SEED],
+        [CLUSTER],
+    ]
+    assert state.server.scalars["num_seeded"] == method.num_clusters
+
+
+def seeds_of(method: FedMCC, server: Payload) -> Aggregate:
+    clients = tiny_clients(labels=False)
+    nets, sent = method.build(), []
+    for client_id in range(len(clients)):
+        ctx = Context(0, 1, SEED, client_id)
+        received = method.broadcast(server, ctx)
+        assert set(received.groups) == {"encoder"}
+        update, _ = method.client_step(nets, received, Payload(), clients.data_of(client_id, CPU), ctx)
+        if update.payload.groups:
+            sent.append((client_id, update.payload.groups["seeds"]))
+    return Aggregate(stacks={"seeds": sent})
+
+
+def test_seeds_are_centroids_and_counts_of_clusters_of_several_samples() -> None:
+    method = make(cluster_start="kmeans")
+    aggregate = seeds_of(method, method.init_server(Context(0)))
+    assert 2 not in dict(aggregate.stacks["seeds"]), "client 2 has a single sample"
+    for _, tensors in aggregate.stacks["seeds"]:
+        assert set(tensors) == {"centroids", "counts", "squared_distance"}
+        assert float(tensors["counts"].min()) >= 2
+        assert len(tensors["centroids"]) <= method.num_clusters
+
+
+@pytest.mark.parametrize("aggregate_target", [False, True])
+def test_the_seeded_head_assigns_to_the_nearest_merged_centroid(aggregate_target: bool) -> None:
+    method = make(cluster_start="kmeans", aggregate_target=aggregate_target)
+    server = method.init_server(Context(0))
+    aggregate = seeds_of(method, server)
+    after = method.server_step(server, aggregate, Context(0, 1, SEED))
+    head = method.build()["cluster_head"]
+    head.load_state_dict(dict(after.groups["cluster_head"]))
+    own = torch.cat([tensors["centroids"] for _, tensors in aggregate.stacks["seeds"]])
+    sizes = torch.cat([tensors["counts"] for _, tensors in aggregate.stacks["seeds"]])
+    merged = merge_clusters(own, sizes, method.num_clusters, Context(0, 1, SEED).rng("seeds"))
+    with torch.no_grad():
+        assert torch.equal(head(own).argmax(dim=1), torch.cdist(own, merged).argmin(dim=1))
+    assert ("target_cluster_head" in after.groups) == aggregate_target
+    assert method.notes(server, after) == []
+
+
+def test_too_few_seeds_leave_the_head_as_it_was_and_are_noted() -> None:
+    method = make(cluster_start="kmeans", num_clusters=40)
+    server = method.init_server(Context(0))
+    after = method.server_step(server, seeds_of(method, server), Context(0, 1, SEED))
+    for name, tensor in after.groups["cluster_head"].items():
+        assert torch.equal(tensor, server.groups["cluster_head"][name])
+    assert "of 40 clusters, so the cluster head starts at random" in method.notes(server, after)[0]
+    assert method.server_step(server, Aggregate(), Context(0, 1, SEED)).scalars["num_seeded"] == 0
+
+
+def test_without_it_no_centroid_may_leave_a_client() -> None:
+    assert "seeds" not in make().shares
+    assert make(cluster_start="kmeans").shares["seeds"] == Share(Reduce.STACK, Reveals.STATISTICS)

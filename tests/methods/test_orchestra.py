@@ -7,13 +7,20 @@ import torch
 import torch.nn.functional as F
 
 from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
+from unisono.clustering.equal_size import equal_size_clustering
+from unisono.clustering.private import Noise, private_centroids
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Setting
-from unisono.core.payload import Aggregate, Payload, Reveals
+from unisono.core.payload import Aggregate, Payload, Reveals, Update
+from unisono.core.wire import to_bytes
+from unisono.federation.whitelist import ConsentConfig, check_consent
 from unisono.federation.worker import prepare_nets
 from unisono.methods.local_training import Batch
 from unisono.methods.orchestra import Orchestra, OrchestraConfig, _Memory
+from unisono.models.nets import build_seeded, load_state
+from unisono.privacy.guarantee import KAnonymity
+from unisono.privacy.local_dp import LocalDp
 
 CPU = torch.device("cpu")
 
@@ -155,6 +162,7 @@ def test_target_restarts_from_the_online_networks_when_it_is_not_averaged() -> N
         {"target_view": "augmented"},
         {"evaluate": "online"},
         {"aggregate_target": False},
+        {"projector_norm": "batch"},
         {"target_view": "augmented", "degeneracy_weight": 0.0},
     ],
 )
@@ -169,7 +177,160 @@ def test_ablations_and_variants_change_the_result(options: dict[str, Any]) -> No
         assert same_bits(base_state, variant_state)
 
 
+def test_batch_norm_in_the_projector_spreads_the_first_representations() -> None:
+    """Without it they point the same way, every cluster is as near as every other, and the cluster loss has nothing to teach."""
+    x = tiny_clients(labels=False).samples.float() / 255
+
+    def mean_cosine(norm: str) -> float:
+        method = tiny_method(tiny_config("orchestra", {"method": {"projector_norm": norm, "projection_dim": 64}}))
+        assert isinstance(method, Orchestra)
+        with torch.no_grad():
+            z = method._represent(build_seeded(method.build, 0), x)
+        return float((z @ z.T).mean())
+
+    assert mean_cosine("batch") < 0.5 < 0.8 < mean_cosine("group")
+
+
+def test_micro_batches_need_a_projector_without_batch_norm() -> None:
+    over = {"method": {"projector_norm": "batch"}, "training": {"micro_batch": 2}}
+    with pytest.raises(UserError, match="micro_batch"):
+        tiny_method(tiny_config("orchestra", over))
+
+
 def test_series_need_degeneracy_weight_zero() -> None:
     setting = Setting((3, 100), (0.0,), (1.0,), None, 4, 1)
     with pytest.raises(UserError, match="degeneracy_weight must be 0"):
         Orchestra(OrchestraConfig(), setting)
+
+
+# --- what is released, and what is promised about it
+
+
+def answer(method: Orchestra, client_id: int, phase: str, server: Payload, round: int = 0) -> Update:
+    ctx = Context(0, round, phase, client_id)
+    data = tiny_clients(labels=False).data_of(client_id, CPU)
+    return method.client_step(prepare_nets(method, CPU), method.broadcast(server, ctx), Payload(), data, ctx)[0]
+
+
+@pytest.mark.parametrize(("client_id", "smallest"), [(0, 4), (1, 3), (3, 6), (4, 2), (5, 2)])
+def test_clients_tell_the_smallest_cluster_behind_a_centroid(client_id: int, smallest: int) -> None:
+    """9, 7, 12, 4 and 2 samples in clusters of equal size, two or one of them."""
+    method = make()
+    for phase in ("cluster", "train"):
+        assert answer(method, client_id, phase, with_centroids(method)).metrics["smallest_cluster"] == smallest
+    assert "smallest_cluster" not in answer(method, 2, "train", with_centroids(method)).metrics
+    assert isinstance(method.guarantee, KAnonymity)
+
+
+def test_private_centroids_see_every_sample_by_itself_through_the_received_target() -> None:
+    """They are those of the coreset on the plain samples' representations; training, and the batch, play no part."""
+    method = make(privacy="local-dp", epsilon=50.0)
+    server = with_centroids(method)
+    nets = prepare_nets(method, CPU)
+    for name in ("encoder", "projector"):
+        load_state(nets["target_" + name], server.groups["target_" + name])
+    nets.eval()
+    data = tiny_clients(labels=False).data_of(3, CPU)
+    alone = [nets["target_projector"](nets["target_encoder"](data.batch(torch.tensor([i])))) for i in range(len(data))]
+    points = F.normalize(torch.cat(alone).detach(), dim=1)
+    budget = method.guarantee
+    assert isinstance(budget, LocalDp)
+    assert budget.num_levels == 2, "L = 2 means at least 4 leaves"
+    noise = Noise(budget.count_epsilon, budget.sum_deviation)
+    ctx = Context(0, 0, "train", 3)
+    expected = private_centroids(points, 2, 2, noise, ctx.rng("hash"), ctx.rng("noise"))
+    update = answer(method, 3, "train", server)
+    assert torch.allclose(update.payload.groups["local_centroids"]["centroids"], expected, atol=1e-4)
+    assert "smallest_cluster" not in update.metrics
+    assert set(update.payload.groups) == set(method.shares)
+
+
+def test_noise_of_the_system_cannot_be_repeated() -> None:
+    seeded, system = make(privacy="local-dp"), make(privacy="local-dp", noise_source="system")
+    for method, alike in ((seeded, True), (system, False)):
+        server = method.init_server(Context(0))
+        first, second = (
+            [to_bytes(answer(method, client, "cluster", server).payload) for client in (0, 1, 3)] for _ in range(2)
+        )
+        assert (first == second) is alike
+
+
+@pytest.mark.parametrize("over", [{}, {"norm": "batch"}])
+def test_local_dp_runs_with_the_same_bits_and_clients_of_one_sample(over: dict[str, Any]) -> None:
+    options = {"method": {"num_global_clusters": 4, "privacy": "local-dp", "sketch_dim": 8}, "model": over}
+    assert same_bits(
+        TinyFederation("orchestra", over=options).run(until=2), TinyFederation("orchestra", 2, over=options).run(until=2)
+    )
+
+
+def test_noise_above_the_signal_is_told_before_the_run() -> None:
+    method = make(privacy="local-dp", epsilon=1.0)
+    (sentence,) = method.forewarnings([10, 10, 10])
+    assert "for a client of 10 samples" in sentence
+    assert method.forewarnings([100_000] * 3) == ()
+    assert make().forewarnings([1, 1]) == ()
+
+
+def test_representations_are_declared_as_such_and_need_consent() -> None:
+    method = make(share="representations")
+    assert method.shares["representations"].reveals is Reveals.REPRESENTATIONS
+    assert "local_centroids" not in method.shares
+    with pytest.raises(UserError, match="allow_raw_representations"):
+        check_consent(method.shares, ConsentConfig())
+    check_consent(make().shares, ConsentConfig())
+    with pytest.raises(UserError, match="sends samples one by one"):
+        make(share="representations", privacy="local-dp")
+
+
+def test_the_idealised_server_clusters_all_representations() -> None:
+    method = make(share="representations", memory_size=5)
+    server = with_centroids(method)
+    sent = {client: answer(method, client, "train", server).payload.groups for client in (0, 2, 4)}
+    points = {client: groups["representations"]["points"] for client, groups in sent.items()}
+    assert {client: len(rows) for client, rows in points.items()} == {0: 5, 2: 1, 4: 4}
+    aggregate = Aggregate(stacks={"representations": [(client, {"points": rows}) for client, rows in points.items()]})
+    ctx = Context(0, 1, "train")
+    stepped = method.server_step(server, aggregate, ctx)
+    initial = server.groups["centroids"]["centroids"]
+    expected = equal_size_clustering(torch.cat(list(points.values())), 4, ctx.rng("global clustering"), initial)
+    assert torch.equal(stepped.groups["centroids"]["centroids"], expected.centroids)
+
+
+def test_fewer_global_clusters_are_told_once() -> None:
+    method = make()
+    before, after = Payload(), Payload(scalars={"num_global_clusters": 3})
+    assert method.notes(before, after) == ("3 global clusters instead of 4: no more centroids arrived",)
+    assert method.notes(after, after) == ()
+    assert method.notes(before, Payload(scalars={"num_global_clusters": 4})) == ()
+
+
+class OneHot(torch.nn.Module):
+    """A sample's first pixel says which axis it lies on, with a little of its second."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pixels = x.flatten(1)
+        axis = F.one_hot((pixels[:, 0] * 255).round().long(), 16).float()
+        axis[:, -1] = 0.01 * pixels[:, 1]
+        return axis
+
+
+def test_consistency_on_a_constructed_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four directions, one local cluster per client.
+
+    Clients of one direction each lose nothing: c = 1. Where all four clients hold every direction alike, their local centroids
+    are the same, so the global cluster of a sample is its client and says nothing of its direction: the best matching of four
+    clients with four directions, two samples in each pair, covers 8 of 32 samples.
+    """
+    method = make(num_local_clusters=1)
+    monkeypatch.setattr(method, "_evaluated", lambda server: (OneHot(), torch.nn.Identity()))
+
+    def client(*axes: int) -> torch.Tensor:
+        samples = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
+        samples[:, 0, 0, 0] = torch.tensor(axes).repeat(8 // len(axes))
+        samples[:, 0, 0, 1] = torch.arange(8)
+        return samples
+
+    ctx = Context(0)
+    assert method.consistency(Payload(), [client(0), client(1), client(2), client(3)], ctx) == 1.0
+    assert method.consistency(Payload(), [client(0, 1, 2, 3)] * 4, ctx) == 0.25
+    assert method.consistency(Payload(), [client(0)[:1]], ctx) == 1.0

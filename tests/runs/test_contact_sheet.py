@@ -67,11 +67,13 @@ def test_sheets_lie_in_the_run_directory(tmp_path: Path) -> None:
     (directory.clusters).mkdir()
     (directory.clusters / "sheet-7.png").write_bytes(b"of an earlier end of the run")
     save_contact_sheets(directory, Brightness(), torch.zeros(5, 1, 8, 8, dtype=torch.uint8), seed=0)
-    assert [path.name for path in directory.clusters.iterdir()] == ["sheet-1.png"]
+    assert sorted(path.name for path in directory.clusters.iterdir()) == ["sheet-1.png", "sizes.csv"]
+    assert (directory.clusters / "sizes.csv").read_text() == "cluster,samples\n0,5\n1,0\n"
 
 
 def test_nothing_is_drawn_without_clusters_or_images(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     save_contact_sheets(directory, None, torch.zeros(5, 1, 8, 8, dtype=torch.uint8), seed=0)
-    save_contact_sheets(directory, Brightness(), torch.zeros(5, 6, 100), seed=0)
     assert list(tmp_path.iterdir()) == []
+    save_contact_sheets(directory, Brightness(), torch.zeros(5, 6, 100), seed=0)
+    assert [path.name for path in directory.clusters.iterdir()] == ["sizes.csv"], "series have sizes and no pictures"

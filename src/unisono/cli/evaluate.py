@@ -17,6 +17,9 @@ from unisono.cli.tables import decimal, make_console, make_table
 if TYPE_CHECKING:
     from rich.table import Table
 
+BESIDE_THE_RESULT = ("recipe", "run", "engine", "evaluation", "report", "track")
+"""Tables that may differ between runs of the same settings."""
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -74,7 +77,7 @@ def _evaluate(path: Path, probes: Sequence[str] | None) -> Evaluated:
     tree = loaded.directory.config_tree
     chosen = merge(tree, {"evaluation": {"probes": list(probes)}}) if probes else tree
     values = Experiment.prepare(resolve(chosen)).probe()(loaded.server, loaded.round)
-    same = {table: content for table, content in tree.items() if table not in ("recipe", "run", "engine", "evaluation")}
+    same = {table: content for table, content in tree.items() if table not in BESIDE_THE_RESULT}
     return Evaluated(path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values)
 
 

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     backbones = "backbones"
     partitioners = "partitioners"
     recipes = "recipes"
+    studies = "studies"
 
 
 def list_names(
@@ -29,11 +30,12 @@ def list_names(
 ) -> None:
     """List methods, recipes and other names.
 
-    KIND is methods, datasets, backbones, partitioners or recipes.
+    KIND is methods, datasets, backbones, partitioners, recipes or studies.
 
     Example: unisono list methods
     """
-    summaries = _recipes() if kind is Kind.recipes else _registered(kind)
+    files = {Kind.recipes: _recipes, Kind.studies: _studies}
+    summaries = files[kind]() if kind in files else _registered(kind)
     if json:
         print(json_format.dumps(summaries))
     else:
@@ -45,6 +47,18 @@ def _recipes() -> dict[str, str]:
     from unisono.core.config import read_toml
 
     return {name: str(read_toml(path).get("recipe", {}).get("title", "")) for name, path in list_recipes().items()}
+
+
+def _studies() -> dict[str, str]:
+    """Claims, and what each scale costs."""
+    from unisono.studies.study import list_studies, read_study, scales_of
+
+    summaries = {}
+    for name, path in list_studies().items():
+        scales = {scale: read_study(path, scale).config for scale in scales_of(path)}
+        costs = "; ".join(f"{scale}: {config.cost}" for scale, config in scales.items())
+        summaries[name] = f"{next(iter(scales.values())).claim} ({costs})"
+    return summaries
 
 
 def _registered(kind: Kind) -> dict[str, str]:

@@ -14,7 +14,9 @@ import typer
 from unisono import __version__
 from unisono.cli.bench import bench
 from unisono.cli.cluster import cluster
+from unisono.cli.compare import compare
 from unisono.cli.demo import demo
+from unisono.cli.deploy import app as deploy
 from unisono.cli.embed import embed
 from unisono.cli.evaluate import evaluate
 from unisono.cli.export import export
@@ -22,9 +24,13 @@ from unisono.cli.graph import graph
 from unisono.cli.list import list_names
 from unisono.cli.partition import partition
 from unisono.cli.problems import Commands
+from unisono.cli.report import report
 from unisono.cli.resume import resume
 from unisono.cli.run import run
 from unisono.cli.show import show
+from unisono.cli.study import study
+from unisono.cli.tune import tune
+from unisono.cli.watch import watch
 
 app = typer.Typer(
     name="unisono",
@@ -38,7 +44,12 @@ app.command("demo")(demo)
 app.command("run", no_args_is_help=True)(run)
 app.command("resume", no_args_is_help=True)(resume)
 app.command("show", no_args_is_help=True)(show)
+app.command("report", no_args_is_help=True)(report)
+app.command("watch", no_args_is_help=True)(watch)
 app.command("evaluate", no_args_is_help=True)(evaluate)
+app.command("compare", no_args_is_help=True)(compare)
+app.command("study", no_args_is_help=True)(study)
+app.command("tune", no_args_is_help=True)(tune)
 app.command("embed", no_args_is_help=True)(embed)
 app.command("cluster", no_args_is_help=True)(cluster)
 app.command("export", no_args_is_help=True)(export)
@@ -46,6 +57,7 @@ app.command("partition")(partition)
 app.command("graph")(graph)
 app.command("list", no_args_is_help=True)(list_names)
 app.command("bench")(bench)
+app.add_typer(deploy, name="deploy")
 
 
 def _print_version(wanted: bool) -> None:

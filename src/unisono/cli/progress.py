@@ -30,7 +30,7 @@ class Progress(Observer):
     """
 
     def __init__(self, config: Config, console: Console, redrawn: bool | None = None) -> None:
-        self.meter = Meter(config.federation.rounds, config.training)
+        self.meter = Meter(config.federation.rounds, config.local_training)
         self._console = console
         # FORCE_COLOR makes rich take a file for a terminal, but control characters do not belong there.
         self._redrawn = console.is_interactive and console.file.isatty() if redrawn is None else redrawn

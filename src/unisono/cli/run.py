@@ -21,7 +21,7 @@ def run(
     seed: options.Seed = None,
     name: Annotated[str | None, typer.Option(help="Name of the run directory (run.name).")] = None,
     settings: options.Settings = None,
-    engine: Annotated[str | None, typer.Option(help="Where clients run: embedded (engine.kind).")] = None,
+    engine: Annotated[str | None, typer.Option(help="Where clients run: embedded or flower (engine.kind).")] = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
@@ -53,8 +53,8 @@ def run(
     console.quiet = quiet or json
     console.print(headline(config))
     experiment = Experiment.prepare(config)
-    for note in experiment.partition.notes:
-        console.print(f"note: {note}")
+    for note in experiment.notes:
+        console.print(f"note: {note}", soft_wrap=True)
     with stopping(path), Progress(config, console) as progress:
         finished = start(experiment, path, observers=[progress])
     summarise(finished, quiet=quiet, json=json)

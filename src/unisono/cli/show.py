@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from unisono.cli import options
@@ -89,8 +90,8 @@ def _failure(entry: dict[str, Any]) -> str:
 def _rounds(metrics: list[dict[str, Any]]) -> Table:
     """Metrics over rounds, every few rounds of a long run."""
     left_out = {"round", "asked", "answered", "bytes_down", "bytes_up"}
-    names = [name for name in dict.fromkeys(name for entry in metrics for name in entry) if name not in left_out]
-    names = [name for name in names if not name.startswith("probe.")][:5]
+    counts = Counter(name for entry in metrics for name in entry if name not in left_out and not name.startswith("probe."))
+    names = [name for name, _ in counts.most_common(5)]  # those of most rounds, in the order in which they came
     rows = []
     for position in thinned(range(len(metrics)), MOST_ROWS):
         entry = metrics[position]

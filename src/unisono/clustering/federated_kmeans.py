@@ -11,8 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unisono.clustering.kmeans import kmeans
+
 CHUNK = 4096
 """Points whose distances are held at a time."""
+RESTARTS = 10
+"""Centroids are few, so a merge can be tried often; a single one now and then merges what does not belong together."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,49 @@ def next_centroids(sums: Tensor, counts: Tensor, previous: Tensor) -> Tensor:
     """
     filled = (counts > 0)[:, None]
     return torch.where(filled, sums / torch.where(filled, counts[:, None], 1.0), previous)
+
+
+def own_clusters(points: Tensor, num_clusters: int, min_size: int, generator: torch.Generator) -> ClusterTotals | None:
+    """The k-means clusters of one owner's points that have at least ``min_size`` members; None where there is none.
+
+    Args:
+        points: shape (num_points, dim).
+        num_clusters: most clusters to find; an owner of few points finds fewer.
+        min_size: smaller clusters are left out, and with them their members' distances.
+        generator: draws the seeds of k-means.
+    """
+    num_found = min(num_clusters, len(points) // min_size)
+    if num_found == 0:
+        return None
+    clusters = kmeans(points, num_found, generator)
+    counts = torch.bincount(clusters.assignment, minlength=num_found)
+    shown = counts >= min_size
+    if not bool(shown.any()):
+        return None
+    distances = (points - clusters.centroids[clusters.assignment]).square().sum(dim=1)[shown[clusters.assignment]]
+    sums = clusters.centroids * counts[:, None]
+    return ClusterTotals(sums[shown], counts[shown].float(), float(distances.double().sum()))
+
+
+def merge_clusters(centroids: Tensor, counts: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    """Clusters of the clusters of all owners, each the mean of the points behind it, shape (at most num_clusters, dim).
+
+    Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering" (ICML 2021).
+
+    Args:
+        centroids: those of all owners, shape (num_centroids, dim).
+        counts: the points behind each, shape (num_centroids,).
+        num_clusters: how many to make; where there are no more centroids than that, they are the clusters.
+        generator: draws the seeds of k-means, of whose runs the one with the smallest squared distances counts.
+    """
+    if len(centroids) <= num_clusters:
+        return centroids
+    merges = [_merge_once(centroids, counts, num_clusters, generator) for _ in range(RESTARTS)]
+    return min(merges, key=lambda merged: float((torch.cdist(centroids, merged).amin(dim=1).square() * counts).sum()))
+
+
+def _merge_once(centroids: Tensor, counts: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+    clusters = kmeans(centroids, num_clusters, generator)
+    sums = torch.zeros_like(clusters.centroids).index_add_(0, clusters.assignment, centroids * counts[:, None])
+    totals = torch.zeros(num_clusters).index_add_(0, clusters.assignment, counts)
+    return next_centroids(sums, totals, clusters.centroids)

@@ -125,6 +125,10 @@ class Method(ABC):
         """Numbers of the server's state that are logged every round."""
         return {}
 
+    def forewarnings(self, num_samples: Sequence[int]) -> Sequence[str]:
+        """Sentences that the user should read before a run, from the clients' numbers of samples."""
+        return ()
+
     def notes(self, before: Payload, after: Payload) -> Sequence[str]:
         """Sentences that the user should read about a round, from the server's states before and after it."""
         return ()

@@ -9,6 +9,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -130,7 +131,8 @@ class UserFiles:
 
 def _import_user_files(paths: list[str]) -> UserFiles:
     for path in paths:
-        _import_file(Path(path))
+        with suppress(ImportError, OSError):  # it may be needed no more; if it is, unpickling what it defines says so
+            _import_file(Path(path))
     return UserFiles()
 
 

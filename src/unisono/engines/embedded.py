@@ -25,13 +25,21 @@ from unisono.federation.worker import Report
 class EngineConfig(Section):
     """Where clients run: the table ``[engine]``."""
 
-    kind: Literal["embedded"] = Field("embedded", description="embedded: processes on this machine")
+    kind: Literal["embedded", "flower"] = Field(
+        "embedded", description="embedded: processes on this machine; flower: Flower's simulation on Ray"
+    )
     workers: int | None = Field(None, ge=0, description="worker processes; 0 runs in the calling process; default one per core")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps; workers are spread over all GPUs of cuda")
     start: Literal["auto", "fork", "spawn"] = Field(
         "auto", description="how workers begin; auto: fork on the CPU, spawn on GPUs"
     )
     client_timeout: float | None = Field(None, gt=0, description="seconds after which a client counts as failed")
+    max_answer: float = Field(1024.0, gt=0, description="flower: largest answer of a client that is read, in MiB")
+    client_cpus: float = Field(1.0, gt=0, description="flower: cores that Ray reserves for a client at work")
+    client_gpus: float = Field(0.0, ge=0, description="flower: GPUs that Ray reserves for a client at work, such as 0.25")
+    ray_address: str | None = Field(
+        None, description="flower: a Ray cluster that runs already, such as auto; unset: start one here"
+    )
     state_memory: float = Field(2.0, gt=0, description="GiB of client states kept in memory; the rest goes to disk")
 
 
@@ -56,6 +64,9 @@ class EmbeddedEngine:
     def num_clients(self) -> int:
         """Size of the federation."""
         return len(self._workshop.clients)
+
+    def reachable(self) -> None:
+        """All clients can be asked."""
 
     @property
     def worker_pids(self) -> list[int]:

@@ -249,7 +249,7 @@ def _work(
 ) -> None:
     """The life of a worker: lanes come in, results go out, until the other end of the pipe closes.
 
-    A spawned worker reads its arguments in order: ``user_files`` come first, so that what is defined there can be read after them.
+    A spawned worker reads its arguments in order: ``user_files`` come first, so that what is defined there can be read.
     """
     for other in inherited:
         other.close()

@@ -60,6 +60,9 @@ class EvaluationConfig(Section):
     max_client_samples: int = Field(512, ge=1, description="unsupervised: most samples of each client to look at.")
     uniformity_weight: float = Field(0.2, ge=0, description="unsupervised: weight of Unif beside Align in the score.")
     uniformity_tau: float = Field(0.2, gt=0, description="unsupervised: tau of Unif.")
+    consistency: bool = Field(
+        False, description="Log every round how many samples keep their cluster if all are clustered in one place (Orchestra)."
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -37,11 +38,22 @@ class CohortConfig(Section):
         return max(1, round(share * num_clients))
 
 
-def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context) -> np.ndarray:
+def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context, present: Sequence[int] | None = None) -> np.ndarray:
     """Ids of the clients that can be reached in this round, ascending.
 
     A diurnal client is reachable with probability ``rate + min(rate, 1 - rate) * sin``, in its own time zone.
+
+    Args:
+        config: the table.
+        num_clients: size of the federation.
+        ctx: gives the draws.
+        present: the clients of a real federation that are connected; None where all are.
     """
+    simulated = _simulated_presence(config, num_clients, ctx)
+    return simulated if present is None else np.intersect1d(simulated, np.asarray(present, dtype=np.int64))
+
+
+def _simulated_presence(config: CohortConfig, num_clients: int, ctx: Context) -> np.ndarray:
     if config.availability == "always":
         return np.arange(num_clients)
     chance = np.full(num_clients, config.availability_rate)
@@ -52,9 +64,11 @@ def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context) -> n
     return np.flatnonzero(ctx.numpy_rng("availability").random(num_clients) < chance)
 
 
-def draw_cohort(config: CohortConfig, num_clients: int, ctx: Context, attempt: int = 0) -> list[int]:
-    """Ids of the clients that this round asks, ascending; depends on (seed, round, attempt) alone."""
-    reachable = reachable_clients(config, num_clients, ctx)
+def draw_cohort(
+    config: CohortConfig, num_clients: int, ctx: Context, attempt: int = 0, present: Sequence[int] | None = None
+) -> list[int]:
+    """Ids of the clients that this round asks, ascending; depends on (seed, round, attempt, present) alone."""
+    reachable = reachable_clients(config, num_clients, ctx, present)
     size = config.expected_size(num_clients)
     rng = ctx.numpy_rng(f"cohort {attempt}")
     if config.sampling == "poisson":

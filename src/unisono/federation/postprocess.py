@@ -34,6 +34,7 @@ class PrivacyConfig(Section):
     clip_norm: float | None = Field(None, gt=0, description="largest norm of a client's update")
     noise_multiplier: float = Field(0.0, ge=0, description="standard deviation of the noise on the sum, in units of clip_norm")
     delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which epsilon is accounted")
+    secure_aggregation: bool = Field(False, description="a real federation's server sees the sum of updates, no single one")
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> PrivacyConfig:

@@ -80,6 +80,9 @@ class Engine(Protocol):
     def num_clients(self) -> int:
         """Size of the federation."""
 
+    def reachable(self) -> Sequence[int] | None:
+        """The clients that can be asked now, ascending; None where all can."""
+
     def exchange(self, work: Work, observers: Sequence[Observer]) -> Outcome:
         """Asks every client of the work and reduces their answers."""
 
@@ -206,13 +209,14 @@ class Federation:
 
     def _try_round(self, state: State, record: RoundRecord, attempt: int, observers: Sequence[Observer]) -> State | None:
         ctx = Context(self.seed, state.round)
-        cohort = draw_cohort(self.sections.cohort, self.engine.num_clients, ctx, attempt)
+        present = self.engine.reachable()
+        cohort = draw_cohort(self.sections.cohort, self.engine.num_clients, ctx, attempt, present)
         server, optimizer = state.server, state.optimizer
         phases = self.method.phases(state.round, state.server)
         for observer in observers:
-            observer.on_round_start(state.round, sum(len(self._clients_of(phase, cohort, ctx)) for phase in phases))
+            observer.on_round_start(state.round, sum(len(self._clients_of(phase, cohort, ctx, present)) for phase in phases))
         for phase in phases:
-            clients = self._clients_of(phase, cohort, ctx)
+            clients = self._clients_of(phase, cohort, ctx, present)
             if not clients:
                 record.notes.append(f"nobody was asked in phase {phase.name}: no client was drawn or could be reached")
                 continue
@@ -232,10 +236,10 @@ class Federation:
         record.notes += self.method.notes(state.server, server)
         return State(state.round + 1, server, optimizer)
 
-    def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context) -> list[int]:
+    def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context, present: Sequence[int] | None) -> list[int]:
         if not phase.everyone:
             return cohort
-        return [int(client) for client in reachable_clients(self.sections.cohort, self.engine.num_clients, ctx)]
+        return [int(client) for client in reachable_clients(self.sections.cohort, self.engine.num_clients, ctx, present)]
 
     def _ask(
         self,

@@ -52,6 +52,32 @@ def make_heads(feature_dim: int, config: ClusterHeadsConfig, num_clusters: int) 
     }
 
 
+def head_at_centroids(centroids: Tensor, counts: Tensor, squared_distance: float) -> dict[str, Tensor]:
+    """The state of a cluster head whose scores are largest for the nearest centroid.
+
+    The first layer adds a constant that keeps features within four standard deviations of their mean above the ReLU's kink,
+    so the head is linear there, and the scores are those of round Gaussians, -|h - c|^2 / (2 s), up to a constant. With s the
+    variance of a coordinate they would be nearly hard, for coordinates are far from independent; s is sqrt(dim) times that.
+
+    Args:
+        centroids: shape (num_clusters, dim).
+        counts: the samples behind each, shape (num_clusters,).
+        squared_distance: mean squared distance of a sample to its centroid.
+    """
+    dim = centroids.shape[1]
+    shares = (counts / counts.sum())[:, None]
+    mean = (shares * centroids).sum(dim=0)
+    variance = (shares * (centroids - mean).square()).sum(dim=0) + squared_distance / dim
+    shift = 4 * variance.sqrt() - mean
+    scale = max(squared_distance / dim**0.5, torch.finfo(torch.float32).eps)
+    return {
+        "0.weight": torch.eye(dim),
+        "0.bias": shift,
+        "2.weight": centroids / scale,
+        "2.bias": -(centroids.square().sum(dim=1) / 2 + centroids @ shift) / scale,
+    }
+
+
 def instance_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
     """The mean over pairs of the contrast of samples; a scalar.
 

@@ -16,8 +16,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from unisono.clustering.federated_kmeans import cluster_totals, next_centroids, without_small_clusters
-from unisono.clustering.kmeans import kmeans
+from unisono.clustering.federated_kmeans import (
+    cluster_totals,
+    merge_clusters,
+    next_centroids,
+    own_clusters,
+    without_small_clusters,
+)
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
@@ -130,26 +135,16 @@ class FederatedKMeans(Method):
 
     def _seeds(self, points: Tensor, ctx: Context) -> Payload:
         """The client's own centroids and counts; of clusters of at least ``min_cluster_size`` samples."""
-        num_clusters = min(self.num_clusters, len(points) // self.config.min_cluster_size)
-        if num_clusters == 0:
+        found = own_clusters(points, self.num_clusters, self.config.min_cluster_size, ctx.rng("seeds"))
+        if found is None:
             return Payload()
-        clusters = kmeans(points, num_clusters, ctx.rng("seeds"))
-        counts = torch.bincount(clusters.assignment, minlength=num_clusters)
-        shown = counts >= self.config.min_cluster_size
-        if not bool(shown.any()):
-            return Payload()
-        return Payload({"seeds": {"centroids": clusters.centroids[shown], "counts": counts[shown].float()}})
+        return Payload({"seeds": {"centroids": found.sums / found.counts[:, None], "counts": found.counts}})
 
     def _merge(self, seeds: Sequence[Tensors], ctx: Context) -> Tensor:
         """The first global centroids: clusters of those of all clients, each the mean of the samples behind it."""
         centroids = torch.cat([tensors["centroids"] for tensors in seeds])
         counts = torch.cat([tensors["counts"] for tensors in seeds])
-        if len(centroids) <= self.num_clusters:
-            return centroids
-        clusters = kmeans(centroids, self.num_clusters, ctx.rng("seeds"))
-        sums = torch.zeros_like(clusters.centroids).index_add_(0, clusters.assignment, centroids * counts[:, None])
-        totals = torch.zeros(self.num_clusters).index_add_(0, clusters.assignment, counts)
-        return next_centroids(sums, totals, clusters.centroids)
+        return merge_clusters(centroids, counts, self.num_clusters, ctx.rng("seeds"))
 
 
 class NearestMean(nn.Module):

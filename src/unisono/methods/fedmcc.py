@@ -4,37 +4,43 @@ Miao & Koyuncu, "Federated Momentum Contrastive Clustering", section III. In sta
 encoder and the instance head from the instance loss (Eq. 8). In stage 2, "cluster", the encoder is frozen in eval mode,
 and only the cluster head is learnt (Eq. 9) and averaged. Targets restart from the received online networks in every
 round.
+
+On an encoder that does not separate the classes well, what stage 2 finds depends on the random head that it starts from:
+the loss has many minima. ``cluster_start = "kmeans"``, which is not in the paper, starts it from federated k-means instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
+from unisono.clustering.federated_kmeans import merge_clusters, own_clusters
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Phase, Setting, register
-from unisono.core.payload import Aggregate, Payload, Update
+from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
 from unisono.methods.cluster_heads import (
     ENTROPY,
     ClusterHeadsConfig,
     cluster_loss,
     collapse_notes,
     entropies,
+    head_at_centroids,
     instance_loss,
     make_heads,
     remember_entropy,
     wanted_clusters,
 )
 from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.round_start import at_round_start
 from unisono.models.nets import add_targets, load_state, update_ema
 
-REPRESENT, CLUSTER = "represent", "cluster"
+REPRESENT, SEED, CLUSTER = "represent", "seed", "cluster"
 LEARNT = {REPRESENT: ("encoder", "instance_head"), CLUSTER: ("cluster_head",)}
 """The online networks that a stage trains."""
 
@@ -48,6 +54,10 @@ class FedMCCConfig(ClusterHeadsConfig):
     represent_rounds: int | None = Field(
         None, ge=0, description="most rounds of stage 1; unset: ten of eleven; 0 with model.pretrained: stage 2 alone"
     )
+    cluster_start: Literal["random", "kmeans"] = Field(
+        "random", description="the first cluster head; kmeans: by clients' centroids and counts of features, not in the paper"
+    )
+    min_cluster_size: int = Field(2, ge=1, description="kmeans: a client says nothing of clusters with fewer samples")
     handover: Literal["rounds", "plateau"] = Field(
         "rounds", description="when stage 2 begins: after represent_rounds, or as soon as the loss stops falling"
     )
@@ -79,8 +89,15 @@ class FedMCC(LocalTraining):
     def network_names(self) -> tuple[str, ...]:
         return (*self._shared(REPRESENT), *self._shared(CLUSTER))
 
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        seeds = {"seeds": Share(Reduce.STACK, Reveals.STATISTICS)} if self.config.cluster_start == "kmeans" else {}
+        return {**super().shares, **seeds}
+
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        return (Phase(str(server.scalars["stage"])),)
+        stage = Phase(str(server.scalars["stage"]))
+        unseeded = self.config.cluster_start == "kmeans" and "num_seeded" not in server.scalars
+        return (Phase(SEED, everyone=True), stage) if stage.name == CLUSTER and unseeded else (stage,)
 
     def build(self) -> nn.ModuleDict:
         encoder = self.backbone()
@@ -91,12 +108,15 @@ class FedMCC(LocalTraining):
         return super().init_server(ctx).with_scalars(stage=REPRESENT if self.represent_rounds > 0 else CLUSTER)
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
-        names = ("encoder", *self._shared(CLUSTER)) if ctx.phase == CLUSTER else self._shared(REPRESENT)
+        own = {REPRESENT: self._shared(REPRESENT), SEED: ("encoder",), CLUSTER: ("encoder", *self._shared(CLUSTER))}
+        names = own[ctx.phase]
         return Payload({name: server.groups[name] for name in names})
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
+        if ctx.phase == SEED:
+            return self._seeds(nets, received, data, ctx), local
         for name in LEARNT[ctx.phase]:
             load_state(nets[f"target_{name}"], received.groups[name])
         loss = self.loss if ctx.phase == REPRESENT else self.loss_of_clusters
@@ -134,6 +154,8 @@ class FedMCC(LocalTraining):
             update_ema(nets[f"target_{name}"], nets[name], self.config.ema if own is None else own)
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        if ctx.phase == SEED:
+            return self._start_clusters(server, aggregate, ctx)
         server = remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
         if ctx.phase == REPRESENT:
             server = self._watch_loss(server, aggregate.metrics.get("loss"))
@@ -147,6 +169,11 @@ class FedMCC(LocalTraining):
         notes = collapse_notes(before, after, self.config.collapse_threshold)
         if before.scalars["stage"] != after.scalars["stage"]:
             notes.append("stage 1 is done: from the next round on the encoder is frozen and the cluster head is learnt.")
+        if "num_seeded" not in before.scalars and int(after.scalars.get("num_seeded", self.num_clusters)) < self.num_clusters:
+            found = after.scalars["num_seeded"]
+            notes.append(
+                f"clients could show only {found} of {self.num_clusters} clusters, so the cluster head starts at random."
+            )
         return notes
 
     def assigner(self, server: Payload) -> nn.Module | None:
@@ -160,6 +187,34 @@ class FedMCC(LocalTraining):
     def _shared(self, stage: str) -> tuple[str, ...]:
         names = LEARNT[stage]
         return (*names, *(f"target_{name}" for name in names)) if self.config.aggregate_target else names
+
+    def _seeds(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> Update:
+        """Centroids and counts of the client's own clusters of features."""
+        points = at_round_start(nets, ("encoder",), received, data, nets["encoder"]).cpu()
+        found = own_clusters(points, self.num_clusters, self.config.min_cluster_size, ctx.rng("seeds"))
+        if found is None:
+            return Update(ctx.client_id, float(len(data)), Payload())
+        centroids = found.sums / found.counts[:, None]
+        spread = torch.tensor([found.squared_distance], dtype=torch.float32)
+        sent = {"centroids": centroids, "counts": found.counts, "squared_distance": spread}
+        return Update(ctx.client_id, float(len(data)), Payload({"seeds": sent}))
+
+    def _start_clusters(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        """The head that assigns to the nearest of the merged centroids; the random one where there are too few of them."""
+        seeds = [tensors for _, tensors in aggregate.stacks.get("seeds", [])]
+        if not seeds:
+            return server.with_scalars(num_seeded=0)
+        own, sizes = (torch.cat([tensors[name] for tensors in seeds]) for name in ("centroids", "counts"))
+        centroids = merge_clusters(own, sizes, self.num_clusters, ctx.rng("seeds"))
+        if len(centroids) < self.num_clusters:
+            return server.with_scalars(num_seeded=len(centroids))
+        nearest = torch.cdist(own, centroids).argmin(dim=1)
+        counts = torch.zeros(len(centroids)).index_add_(0, nearest, sizes)
+        # Squared distances to the own centroid and from there to the merged one add up to those to the merged one.
+        within = sum(float(tensors["squared_distance"]) for tensors in seeds)
+        between = float((sizes * (own - centroids[nearest]).square().sum(dim=1)).sum())
+        head = head_at_centroids(centroids, counts, (within + between) / float(sizes.sum()))
+        return server.with_groups(**dict.fromkeys(self._shared(CLUSTER), head)).with_scalars(num_seeded=len(centroids))
 
     def _watch_loss(self, server: Payload, loss: float | None) -> Payload:
         """Counts the rounds since the loss last fell by more than the tolerance."""

@@ -8,8 +8,6 @@ participation to the next.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from pydantic import Field
 from torch import nn
@@ -21,8 +19,9 @@ from unisono.core.method import Setting, register
 from unisono.core.payload import Payload, Update
 from unisono.losses.siamese import byol_regression
 from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.own_predictor import load_own_targets, train_with_own_predictor
 from unisono.models.heads import mlp
-from unisono.models.nets import add_targets, get_state, load_state, update_ema, weight_divergence
+from unisono.models.nets import add_targets, update_ema
 
 FOLLOWED = ("encoder", "projector")
 """The networks that have a target."""
@@ -67,18 +66,12 @@ class FedU(LocalTraining):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        for name in FOLLOWED:
-            target = f"target_{name}"
-            load_state(nets[target], local.groups[target] if local.groups else received.groups[name])
-        start, metrics = received, {}
-        if local.groups:
-            divergence = weight_divergence(received.groups["encoder"], local.groups["encoder"])
-            kept = divergence >= self.config.divergence_threshold
-            metrics = {"divergence": divergence, "own_predictor": float(kept)}
-            start = received.with_groups(predictor=local.groups["predictor"]) if kept else received
-        update = self.train(nets, start, data, ctx, lambda batch, generator: self.loss(nets, batch, generator))
-        update = replace(update, metrics={**update.metrics, **metrics})
-        return update, Payload({name: get_state(nets[name]) for name in KEPT})
+        load_own_targets(nets, FOLLOWED, received, local)
+
+        def train(start: Payload) -> Update:
+            return self.train(nets, start, data, ctx, lambda batch, generator: self.loss(nets, batch, generator))
+
+        return train_with_own_predictor(train, nets, received, local, self.config.divergence_threshold, KEPT)
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
         views = torch.cat(self.views.pair(batch.x, generator))

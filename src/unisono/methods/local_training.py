@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
@@ -55,6 +55,42 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="number format of the forward pass")
     channels_last: bool = Field(False, description="memory format of images and convolutions")
     compile: bool = Field(False, description="torch.compile the networks")
+    reference_clients: int | None = Field(
+        None, ge=1, description="local_epochs is meant for this many clients, and grows linearly with their number"
+    )
+    reference_participation: float | None = Field(
+        None, gt=0, le=1, description="learning_rate is meant for this share of clients per round; grows with its square root"
+    )
+
+    @model_validator(mode="after")
+    def _steps_do_not_scale(self) -> TrainingConfig:
+        if self.reference_clients is not None and self.local_steps is not None:
+            raise ValueError("reference_clients scales local_epochs, which local_steps replaces: remove one of the two")
+        return self
+
+    def scaled(self, num_clients: int | None, participation: float) -> TrainingConfig:
+        """The table as the clients of this federation follow it, by the rules of Orchestra's paper (C.4).
+
+        "L_new = L K_new / K", to the nearest whole number from 1, for epochs L and K clients; and
+        "eta_new = eta sqrt(R_new / R)" for learning rate eta and participation ratio R.
+
+        Args:
+            num_clients: size of the federation; None where it is not known yet.
+            participation: share of the clients that a round asks.
+        """
+        changed: dict[str, float | None] = {}
+        if self.reference_clients is not None:
+            if num_clients is None:
+                raise UserError(
+                    "training.reference_clients needs a number of clients that the recipe gives, and partition.scheme = "
+                    "'natural' takes it from the data: set training.local_epochs itself."
+                )
+            epochs = max(1, round(self.local_epochs * num_clients / self.reference_clients))
+            changed |= {"local_epochs": epochs, "reference_clients": None}
+        if self.reference_participation is not None:
+            rate = self.learning_rate * math.sqrt(participation / self.reference_participation)
+            changed |= {"learning_rate": rate, "reference_participation": None}
+        return self.model_copy(update=changed) if changed else self
 
     def learning_rate_at(self, round: int, num_rounds: int) -> float:
         """The learning rate of a round."""

@@ -4,19 +4,28 @@ Lubana et al., "Orchestra: Unsupervised Federated Learning via Globally Consiste
 Clients cluster the representations of their own samples into clusters of equal size and send the centroids; the server clusters
 these into global centroids; clients learn to give a sample and its views the same global cluster, and to predict rotations,
 which keeps the clusters from collapsing. The minus signs of the paper's Algorithm 1 are slips: cross-entropies are minimised.
+
+What leaves a client besides networks: with ``privacy = "k-anonymous"`` centroids of clusters of equal size, with ``"local-dp"``
+centroids of a noisy tree (clustering/private.py), with ``share = "representations"``, the paper's idealised setting, every
+representation in its memory. Differential privacy needs representations that depend on their own sample alone, so ``local-dp``
+embeds all samples with the received target in eval mode, before training, where the others cluster what passed through the
+moving target during training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from secrets import randbits
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from unisono.clustering.equal_size import equal_size_clustering, mixing
+from unisono.clustering.private import Noise, private_centroids, random_projection
+from unisono.clustering.two_level import local_number, two_level_clustering
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
@@ -24,9 +33,15 @@ from unisono.core.errors import UserError
 from unisono.core.method import Phase, Setting, register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.views import rotate_quarter_turns
+from unisono.evaluation.clusters import clustering_accuracy
+from unisono.evaluation.features import embed
 from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
 from unisono.models.nets import freeze, load_state, update_ema
+from unisono.models.norms import Norm
+from unisono.privacy.guarantee import SMALLEST_CLUSTER, Guarantee, KAnonymity, NoGuarantee
+from unisono.privacy.local_dp import LocalDp
 
 
 class OrchestraConfig(Section):
@@ -43,6 +58,28 @@ class OrchestraConfig(Section):
     aggregate_target: bool = Field(True, description="average the targets too; false restarts them from the online networks")
     evaluate: Literal["target", "online"] = Field("target", description="which encoder is probed and exported")
     projection_dim: int = Field(512, ge=1, description="width of the projector and of its output")
+    projector_norm: Literal["batch", "group"] | None = Field(
+        None, description="normalisation inside the projector; batch spreads the first representations; unset: model.norm"
+    )
+    share: Literal["centroids", "representations"] = Field(
+        "centroids", description="what the server clusters; representations: the idealised setting, needs consent"
+    )
+    privacy: Literal["k-anonymous", "local-dp"] = Field("k-anonymous", description="what protects the centroids")
+    epsilon: float = Field(1.0, gt=0, description="local-dp: privacy loss of one release of centroids")
+    delta: float = Field(1e-3, gt=0, lt=1, description="local-dp: probability with which it may fail, well below 1 / samples")
+    tree_depth: int | None = Field(None, ge=1, le=16, description="local-dp: levels of the tree; unset: about 2 L leaves")
+    sketch_dim: int | None = Field(None, ge=1, description="local-dp: width of a public random projection; unset: none")
+    noise_source: Literal["seed", "system"] = Field(
+        "seed", description="local-dp: seed can be repeated, but the server knows it; system is secret, as real clients need"
+    )
+
+    @model_validator(mode="after")
+    def _noise_is_for_centroids(self) -> OrchestraConfig:
+        if self.share == "representations" and self.privacy == "local-dp":
+            raise ValueError(
+                'share = "representations" sends samples one by one: set method.privacy = "k-anonymous", which is unused'
+            )
+        return self
 
 
 @register("orchestra")
@@ -57,6 +94,16 @@ class Orchestra(LocalTraining):
         if config.degeneracy_weight > 0 and len(setting.input_shape) != 3:
             raise UserError("method.degeneracy_weight must be 0 for samples that are no images: rotations need images.")
         self.config = config
+        self._check_micro_batch(self.projector_norm != "batch")
+
+    @property
+    def projector_norm(self) -> Norm:
+        """The normalisation inside the projector."""
+        return self.config.projector_norm or self.model.norm
+
+    @property
+    def min_batch(self) -> int:
+        return 2 if self.projector_norm == "batch" else super().min_batch
 
     @property
     def network_names(self) -> tuple[str, ...]:
@@ -65,7 +112,29 @@ class Orchestra(LocalTraining):
 
     @property
     def shares(self) -> Mapping[str, Share]:
+        if self.config.share == "representations":
+            return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS)}
         return {**super().shares, "local_centroids": Share(Reduce.STACK, Reveals.STATISTICS)}
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised about the centroids that clients release."""
+        if self.config.share == "representations":
+            return NoGuarantee()
+        return self._budget if self.config.privacy == "local-dp" else KAnonymity(self.config.min_cluster_size)
+
+    def forewarnings(self, num_samples: Sequence[int]) -> Sequence[str]:
+        if self.config.privacy != "local-dp":
+            return ()
+        median = sorted(num_samples)[len(num_samples) // 2]
+        ratio = self._budget.noise_to_signal(median, self.config.sketch_dim or self.config.projection_dim)
+        if ratio <= 1:
+            return ()
+        return (
+            f"the noise of method.privacy = 'local-dp' is {ratio:.1f} times as large as the signal for a client of {median} "
+            "samples, so its centroids are mostly noise: raise method.epsilon, or lower method.projection_dim, tree_depth "
+            "or the number of clients",
+        )
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return (Phase("cluster", everyone=True), Phase("train")) if "centroids" not in server.groups else (Phase("train"),)
@@ -76,7 +145,7 @@ class Orchestra(LocalTraining):
         for prefix in ("", "target_"):
             encoder = self.backbone()
             nets[prefix + "encoder"] = encoder
-            nets[prefix + "projector"] = mlp([encoder.feature_dim, width, width], norm=self.model.norm)
+            nets[prefix + "projector"] = mlp([encoder.feature_dim, width, width], norm=self.projector_norm)
         nets["rotation_head"] = nn.Linear(width, 4)
         for name in ("encoder", "projector"):
             nets["target_" + name].load_state_dict(nets[name].state_dict())
@@ -94,15 +163,19 @@ class Orchestra(LocalTraining):
         if not self.config.aggregate_target:
             for name in ("encoder", "projector"):
                 load_state(nets["target_" + name], received.groups[name])
+        private = self._private_centroids(nets, received, data, ctx) if self.config.privacy == "local-dp" else None
         if ctx.phase == "cluster":
             for name in self.network_names:
                 load_state(nets[name], received.groups[name])
-            self._fill(memory, nets, data, ctx)
-            return Update(ctx.client_id, float(len(data)), Payload(self._local_centroids(memory, ctx))), local
-        centroids = received.groups["centroids"]["centroids"].to(ctx.device)
-        update = self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, centroids, memory))
-        groups = {**update.payload.groups, **self._local_centroids(memory, ctx)}
-        return Update(ctx.client_id, update.weight, Payload(groups), update.metrics), local
+            if private is None:
+                self._fill(memory, nets, data, ctx)
+            update = Update(ctx.client_id, float(len(data)), Payload())
+        else:
+            centroids = received.groups["centroids"]["centroids"].to(ctx.device)
+            update = self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, centroids, memory))
+        released, metrics = self._release(memory, ctx) if private is None else (private, {})
+        groups = {**update.payload.groups, **released}
+        return Update(ctx.client_id, update.weight, Payload(groups), {**update.metrics, **metrics}), local
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
         raise NotImplementedError("the loss needs the round's centroids; see client_step")
@@ -113,7 +186,8 @@ class Orchestra(LocalTraining):
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         server = super().server_step(server, aggregate, ctx)
-        received = [tensors["centroids"] for _, tensors in aggregate.stacks.get("local_centroids", [])]
+        stacks = aggregate.stacks.get("representations" if self.config.share == "representations" else "local_centroids", [])
+        received = [points for _, tensors in stacks for points in tensors.values()]
         if not received:
             return server
         points = torch.cat(received)
@@ -126,6 +200,41 @@ class Orchestra(LocalTraining):
 
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         return {name: float(value) for name, value in server.scalars.items()}
+
+    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        number, wanted = after.scalars.get("num_global_clusters"), self.config.num_global_clusters
+        if number is None or number == wanted or number == before.scalars.get("num_global_clusters"):
+            return ()
+        return (f"{number} global clusters instead of {wanted}: no more centroids arrived",)
+
+    def consistency(self, server: Payload, clients: Sequence[Tensor], ctx: Context) -> float:
+        """The fraction c of Proposition 3.3: samples whose global cluster is that of a clustering of all representations.
+
+        Clusters are matched one to one. The clustering in one place is the closest to its centroids of three: one that starts
+        from the global centroids, so that c does not fall by a mere change of start, and two that start anew, so that it does
+        not stay where global centroids are poor. For simulations: it looks at all clients' samples.
+
+        Args:
+            server: the server's state.
+            clients: samples of each client, as its step would be given them; at most ``memory_size`` are looked at.
+            ctx: draws them and the first centroids.
+        """
+        config, net = self.config, nn.Sequential(*self._evaluated(server), nn.Flatten())
+        rng = ctx.rng("consistency")
+        parts = [
+            samples[torch.randperm(len(samples), generator=rng)[: config.memory_size]] for samples in clients if len(samples)
+        ]
+        owners = [F.normalize(embed(net, part, ctx.device), dim=1) for part in parts]
+        clusters, present = two_level_clustering(
+            owners, config.num_local_clusters, config.min_cluster_size, config.num_global_clusters, rng
+        )
+        if len(present) == 0:
+            return 1.0
+        points = torch.cat([owners[position] for position in present.tolist()])
+        starts = (clusters.centroids, None, None)
+        found = [equal_size_clustering(points, len(clusters.centroids), rng, start) for start in starts]
+        ideal = max(found, key=lambda each: float((points * each.centroids[each.assignment]).sum()))
+        return clustering_accuracy(ideal.assignment, clusters.assignment)
 
     def encoder(self, server: Payload) -> nn.Module:
         return self._evaluated(server)[0].eval()
@@ -175,14 +284,43 @@ class Orchestra(LocalTraining):
                 if len(positions) >= self.min_batch:
                     memory.add(positions, self._represent(nets, data.batch(positions), target=True))
 
-    def _local_centroids(self, memory: _Memory, ctx: Context) -> dict[str, Tensors]:
-        """The centroids a client sends: fewer when it has few samples, none when it has fewer than ``min_cluster_size``."""
+    def _release(self, memory: _Memory, ctx: Context) -> tuple[dict[str, Tensors], dict[str, float]]:
+        """What a client sends: fewer centroids when it has few samples, none when it has fewer than ``min_cluster_size``."""
         points = memory.points()
-        num_clusters = min(self.config.num_local_clusters, len(points) // self.config.min_cluster_size)
+        if self.config.share == "representations":
+            return ({"representations": {"points": points}} if len(points) else {}), {}
+        num_clusters = local_number(len(points), self.config.num_local_clusters, self.config.min_cluster_size)
         if num_clusters == 0:
-            return {}
+            return {}, {}
         clusters = equal_size_clustering(points, num_clusters, ctx.rng("local clustering"))
-        return {"local_centroids": {"centroids": clusters.centroids}}
+        smallest = float(clusters.assignment.bincount(minlength=num_clusters).min())
+        return {"local_centroids": {"centroids": clusters.centroids}}, {SMALLEST_CLUSTER: smallest}
+
+    def _private_centroids(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> dict[str, Tensors]:
+        """Noisy centroids of all of the client's samples as the received target sees them, each by itself."""
+        config, width = self.config, self.config.projection_dim
+        points = at_round_start(nets, self.network_names, received, data, lambda x: self._represent(nets, x, target=True))
+        secret = ctx.rng("noise") if config.noise_source == "seed" else torch.Generator().manual_seed(randbits(63))
+        projection = None
+        if config.sketch_dim is not None and config.sketch_dim < width:
+            projection = random_projection(width, config.sketch_dim, Context(ctx.seed).rng("sketch"))
+        centroids = private_centroids(
+            points.cpu().reshape(len(data), width),
+            config.num_local_clusters,
+            self._budget.num_levels,
+            Noise(self._budget.count_epsilon, self._budget.sum_deviation),
+            ctx.rng("hash"),
+            secret,
+            projection=projection,
+            min_count=config.min_cluster_size,
+        )
+        return {"local_centroids": {"centroids": centroids}} if len(centroids) else {}
+
+    @property
+    def _budget(self) -> LocalDp:
+        config = self.config
+        depth = config.tree_depth or (2 * config.num_local_clusters - 1).bit_length()
+        return LocalDp(config.epsilon, config.delta, depth, seeded=config.noise_source == "seed")
 
 
 class NearestCentroid(nn.Module):

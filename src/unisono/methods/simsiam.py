@@ -13,9 +13,13 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
 from unisono.core.method import Setting, register
+from unisono.core.payload import Payload, Update
 from unisono.losses.siamese import negative_cosine
 from unisono.methods.local_training import Batch, Terms
+from unisono.methods.own_predictor import train_with_own_predictor
 from unisono.methods.two_views import Rows, TwoViewConfig, combine
 from unisono.methods.user_verification import UserVerified
 from unisono.models.heads import mlp
@@ -30,6 +34,9 @@ class SimSiamConfig(TwoViewConfig):
     projection_dim: int = Field(512, ge=1, description="width of the projector's output")
     hidden_dim: int | None = Field(None, ge=1, description="hidden width of the projector; default projection_dim")
     bottleneck_dim: int = Field(128, ge=1, description="hidden width of the predictor")
+    divergence_threshold: float | None = Field(
+        None, ge=0, description="cross-silo (0.4 in FedU): from it on clients keep their own predictor; unset: no state"
+    )
 
 
 @register("simsiam")
@@ -61,6 +68,18 @@ class SimSiam(UserVerified):
                 }
             )
         )
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        threshold = self.config.divergence_threshold
+        if threshold is None:
+            return super().client_step(nets, received, local, data, ctx)
+
+        def train(start: Payload) -> Update:
+            return self.train(nets, start, data, ctx, lambda batch, generator: self.loss(nets, batch, generator))
+
+        return train_with_own_predictor(train, nets, received, local, threshold, ("encoder", "predictor"))
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
         views = torch.cat(self.views.pair(batch.x, generator))

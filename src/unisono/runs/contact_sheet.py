@@ -1,4 +1,4 @@
-"""Contact sheets: what the clusters of a run look like, a row of sample images per cluster."""
+"""What the clusters of a run look like: their sizes, and contact sheets with a row of sample images per cluster."""
 
 from __future__ import annotations
 
@@ -26,18 +26,25 @@ CAPTION = 88
 
 
 def save_contact_sheets(directory: RunDirectory, assigner: nn.Module | None, samples: Tensor, seed: int) -> None:
-    """Writes ``clusters/sheet-1.png`` and so on; nothing where a method has no clusters or samples are no images.
+    """Writes ``clusters/sizes.csv`` and, where samples are images, ``clusters/sheet-1.png`` and so on.
+
+    Nothing is written where a method has no clusters.
 
     Args:
         directory: of the run.
         assigner: samples to cluster scores.
-        samples: uint8 images, shape (num_samples, channels, height, width).
+        samples: uint8 images, shape (num_samples, channels, height, width), or series, shape (num_samples, channels, length).
         seed: the run's, draws the images that are shown.
     """
-    if assigner is None or samples.dim() != 4 or samples.shape[1] not in (1, 3):
+    if assigner is None:
         return
     clusters, num_clusters = assign(assigner, samples)
     remove_tree(directory.clusters)
+    sizes = cluster_sizes(clusters, num_clusters).tolist()
+    lines = ["cluster,samples", *(f"{cluster},{size}" for cluster, size in enumerate(sizes))]
+    write_atomically(directory.clusters / "sizes.csv", "\n".join([*lines, ""]).encode())
+    if samples.dim() != 4 or samples.shape[1] not in (1, 3):
+        return
     sheets = contact_sheets(samples, clusters, num_clusters, Context(seed).rng("contact sheet"))
     for number, content in enumerate(sheets, start=1):
         write_atomically(directory.clusters / f"sheet-{number}.png", content)

@@ -24,7 +24,7 @@ class RunDirectory:
     ``config.toml`` (resolved), ``setting.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
     ``exchange.jsonl`` (what clients sent each other), ``notes.jsonl`` (what the user should read), ``privacy.jsonl``,
     ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``, ``probes/`` (layers of a warm start), ``model/``, ``clusters/``
-    (contact sheets), ``status.json``.
+    (contact sheets), ``status.json``, ``privacy.json`` (what left the clients, and what is promised about it).
 
     Args:
         path: the directory.

@@ -1,0 +1,99 @@
+"""The privacy report of a run: ``privacy.json``, and what clients' statistics have cost so far in ``privacy.jsonl``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unisono.core.payload import Share
+from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.worker import Report
+from unisono.privacy.accountant import UserLevelAccountant
+from unisono.privacy.guarantee import SMALLEST_CLUSTER, Guarantee
+from unisono.privacy.local_dp import LocalDp
+from unisono.runs.directory import RunDirectory
+
+CENTROIDS = "centroids"
+"""Lines of privacy.jsonl about statistics have ``what`` = this; the others are about model updates."""
+
+
+class PrivacyReport(Observer):
+    """Counts what every client has released, and states what that means.
+
+    A client's answer is a release, whether its round was kept or tried again. The counts come from ``privacy.jsonl``, which a
+    resumed run cuts back to its checkpoint; the rounds after it are repeated, and counted, once more.
+
+    Args:
+        directory: where the report goes.
+        shares: the method's whitelist.
+        guarantee: what the method promises about statistics; None where clients release none.
+        accountant: of the noise on model updates; None without noise.
+        warnings: sentences that the user was told before the run.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        shares: Mapping[str, Share],
+        guarantee: Guarantee | None,
+        accountant: UserLevelAccountant | None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self._directory = directory
+        self._shares = shares
+        self._guarantee = guarantee
+        self._accountant = accountant
+        self._warnings = list(warnings)
+        self._releases: Counter[int] = Counter()
+        self._smallest: int | None = None
+        self._attempts: list[set[tuple[str, int]]] = []
+
+    def on_start(self, state: State) -> None:
+        lines = [line for line in self._directory.logs["privacy"].read() if line.get("what") == CENTROIDS]
+        self._releases = Counter(client for line in lines for client in line["released"])
+        sizes = [line["k"] for line in lines if line.get("k") is not None]
+        self._smallest = min(sizes, default=None)
+        self._attempts = []
+
+    def on_round_start(self, round: int, num_clients: int) -> None:
+        self._attempts.append(set())
+
+    def on_client(self, phase: str, report: Report) -> None:
+        self._attempts[-1].add((phase, report.client_id))
+        size = report.metrics.get(SMALLEST_CLUSTER)
+        if size is not None:
+            self._smallest = int(size) if self._smallest is None else min(self._smallest, int(size))
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        released = sorted(client_id for attempt in self._attempts for _, client_id in attempt)
+        self._attempts = []
+        if self._guarantee is not None:
+            self._releases.update(released)
+            numbers = self._guarantee.numbers(self._releases, self._smallest)
+            self._directory.logs["privacy"].append({"round": record.round, "what": CENTROIDS, **numbers, "released": released})
+            if "centroid_epsilon" in numbers:
+                record.metrics["centroid_epsilon"] = numbers["centroid_epsilon"]
+                record.notes.append(
+                    f"centroids so far: epsilon {numbers['centroid_epsilon']:.4g} at delta {numbers['centroid_delta']:g} "
+                    f"for a client of {numbers['most_releases']} releases"
+                )
+        self._directory.write_json("privacy.json", self._report(state))
+
+    def _report(self, state: State) -> dict[str, Any]:
+        report: dict[str, Any] = {
+            "round": state.round,
+            "leaves_a_client": {
+                group: {"reveals": share.reveals.value, "reduced_by": share.reduce.value}
+                for group, share in self._shares.items()
+            },
+            "model_updates": "Model updates are not differentially private."
+            if self._accountant is None
+            else self._accountant.statement(state.num_releases),
+        }
+        if self._guarantee is not None:
+            numbers = self._guarantee.numbers(self._releases, self._smallest)
+            report[CENTROIDS] = {**numbers, "statement": self._guarantee.statement(self._releases, self._smallest)}
+            if isinstance(self._guarantee, LocalDp):
+                report[CENTROIDS]["epsilon_by_client"] = self._guarantee.by_client(self._releases)
+        return {**report, "warnings": self._warnings}

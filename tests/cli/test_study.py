@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Command
+from tests.studies.conftest import SMALL
+
+
+def test_a_study_from_start_to_end(unisono: Command, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    planned = unisono("study", "small.toml", "--only", "simclr", "--seeds", "0", "--dry-run")
+    assert planned.code == 0
+    assert planned.out.count("not run") == 2
+    assert not (tmp_path / "runs").exists()
+    part = unisono("study", "small.toml", "--only", "simclr", "--seeds", "0-1")
+    assert part.code == 0, part
+    assert "[1/4] SimCLR, alpha 0.1, seed 0: knn" in part.out
+    whole = unisono("study", "small.toml")
+    assert whole.code == 0, whole
+    assert "Orchestra, alpha 10, seed 1: knn" in whole.out
+    assert "SimCLR, alpha 0.1, seed 0" not in whole.out, "a finished run is kept"
+    assert "[70.1 ± 0.3]" in whole.out
+    assert max(map(len, whole.out.splitlines()[-12:])) < 120
+    directory = tmp_path / "runs" / "small"
+    names = ("results.json", "results.csv", "results.md", "figure.png", "figure.svg", "report.html")
+    assert [name for name in names if not (directory / name).is_file()] == []
+    results = json.loads(unisono("study", "small.toml", "--json").out)
+    assert results == json.loads((directory / "results.json").read_text())
+    assert {run["status"] for run in results["runs"]} == {"finished"}
+
+
+def test_failures_are_listed_and_the_exit_code_tells(unisono: Command, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace('"method.projection_dim=16"', '"model.pretrained=nowhere"'))
+    result = unisono("study", "small.toml", "--only", "SimCLR", "--only", "Orchestra", "--only", "alpha 10", "--seeds", "0")
+    assert result.code == 1
+    assert "failed: Orchestra, alpha 10, seed 0: model.pretrained = 'nowhere'" in result.out
+    assert "[1/2] SimCLR, alpha 10, seed 0: knn" in result.out
+    report = json.loads((tmp_path / "runs" / "small" / "results.json").read_text())
+    assert [run["reason"] != "" for run in report["runs"] if run["variant"] == "Orchestra"] == [False, True]
+
+
+def test_mistakes(unisono: Command, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    assert "There is no study 'small'" in unisono("study", "small").sentence
+    assert "--seeds takes numbers" in unisono("study", "small.toml", "--seeds", "first").sentence
+    assert "names no seed" in unisono("study", "small.toml", "--seeds", "3-1").sentence
+    assert "has no scale 'paper'" in unisono("study", "small.toml", "--scale", "paper").sentence
+    assert "training.learning_rat" in unisono("study", "small.toml", "--set", "training.learning_rat=1").sentence

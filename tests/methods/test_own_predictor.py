@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
+from unisono.core.context import Context
+from unisono.core.payload import Payload, Update
+from unisono.core.wire import to_bytes
+from unisono.federation.worker import prepare_nets
+from unisono.methods.local_training import LocalTraining
+from unisono.methods.own_predictor import train_with_own_predictor
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("moved", "own"), [(0.0, False), (0.39, False), (0.41, True)])
+def test_the_own_predictor_stays_where_the_encoders_are_far_apart(moved: float, own: bool) -> None:
+    """Divergence: the mean over weight tensors of the L2 distance; two tensors, one of them moved by 2 x moved."""
+    nets = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 2), "predictor": torch.nn.Linear(2, 2)})
+    first, second = torch.zeros(2, 2), torch.zeros(2, 2)
+    second[0, 0] = 2 * moved
+    received = Payload({"encoder": {"a": first, "b": first}, "predictor": {"w": torch.ones(1)}})
+    local = Payload({"encoder": {"a": second, "b": first}, "predictor": {"w": torch.zeros(1)}})
+    started: list[Payload] = []
+
+    def train(start: Payload) -> Update:
+        started.append(start)
+        return Update(0, 1.0, Payload())
+
+    update, kept = train_with_own_predictor(train, nets, received, local, 0.4, ("encoder", "predictor"))
+    assert float(started[0].groups["predictor"]["w"]) == float(not own)
+    assert started[0].groups["encoder"] is received.groups["encoder"]
+    assert update.metrics == {"divergence": pytest.approx(moved), "own_predictor": float(own)}
+    assert set(kept.groups) == {"encoder", "predictor"}
+    train_with_own_predictor(train, nets, received, Payload(), 0.4, ("encoder",))
+    assert started[1] is received
+
+
+def test_byol_across_silos_is_fedu() -> None:
+    """The same networks, rule and state: every step gives the same bits from the same start."""
+    over = {"method": {"ema": 0.99, "divergence_threshold": 0.0}, "training": {"learning_rate": 0.1, "weight_decay": 1e-4}}
+    silo = {**over, "training": {**over["training"], "schedule": "constant"}}
+    byol, fedu = (tiny_method(tiny_config(name, silo)) for name in ("byol", "fedu"))
+    assert dict(byol.shares) == dict(fedu.shares)
+    server = fedu.init_server(Context(0))
+    data = tiny_clients(labels=False).data_of(0, CPU)
+    locals_ = [Payload(), Payload()]
+    for round in range(2):
+        answers = []
+        for number, method in enumerate((byol, fedu)):
+            ctx = Context(0, round, "train", 0)
+            nets = prepare_nets(method, CPU)
+            update, locals_[number] = method.client_step(nets, method.broadcast(server, ctx), locals_[number], data, ctx)
+            answers.append((to_bytes(update.payload), update.metrics))
+        assert answers[0] == answers[1]
+        assert to_bytes(locals_[0]) == to_bytes(locals_[1])
+    assert answers[0][1]["own_predictor"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["byol", "simsiam"])
+def test_clients_keep_state_across_silos_only(name: str) -> None:
+    silo = TinyFederation(name, over={"method": {"divergence_threshold": 0.4}})
+    silo.run()
+    assert len(list(silo.store)) > 0
+    assert {"encoder", "predictor"} <= set(silo.store.get(next(iter(silo.store))).groups)
+    assert isinstance(silo.method, LocalTraining)
+    assert "target_encoder" not in silo.method.shares
+    device = TinyFederation(name)
+    device.run(until=1)
+    assert list(device.store) == []
