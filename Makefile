@@ -10,7 +10,7 @@ demo: $(VENV)/.core
 	$(BIN)/unisono demo
 
 test: $(VENV)/.all
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks
