@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from unisono.cli.meter import Meter, duration, loss_of, probes_of
+from unisono.cli.meter import Meter, duration
 from unisono.federation.rounds import RoundRecord
 from unisono.federation.worker import Report
 from unisono.methods.local_training import TrainingConfig
@@ -75,10 +75,10 @@ def test_latest_numbers() -> None:
 
 
 def test_loss_and_probes_of_a_round_with_phases() -> None:
-    metrics = {"offer.loss": 3.0, "train.loss": 1.0, "train.accuracy": 0.2, "probe.knn": 0.1}
-    assert loss_of(metrics) == 1.0
-    assert probes_of(metrics) == {"knn": 0.1}
-    assert loss_of({"gloss": 1.0}) is None
+    meter = Meter(1, TrainingConfig(), lambda: 0.0)
+    meter.start_round(0, 1)
+    meter.end_round(RoundRecord(0, metrics={"offer.loss": 3.0, "loss": 1.0, "accuracy": 0.2, "probe.knn": 0.1}))
+    assert (meter.loss, meter.probes) == (1.0, {"knn": 0.1})
 
 
 def test_duration() -> None:

@@ -68,7 +68,7 @@ def test_phases_go_in_order_and_each_sees_what_the_last_one_made() -> None:
     assert number(state.server) == pytest.approx([5.4, 5.4])
     assert state.server.scalars["turns"] == "[2, 2, 2, 2]", "local states pass from phase to phase"
     assert diary.lines[0] == "start 0 8"
-    assert list(diary.records[0].metrics) == ["offer.own", "train.own"]
+    assert list(diary.records[0].metrics) == ["offer.own", "own"]
     assert set(diary.records[0].seconds) == {"offer", "train", "round"}
 
 

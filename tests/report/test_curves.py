@@ -11,14 +11,9 @@ def rounds(*metrics: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"round": number, **COUNTS, **values} for number, values in enumerate(metrics)]
 
 
-def test_a_metric_of_a_phase_goes_on_under_its_plain_name() -> None:
-    named = by_name(rounds({"train.loss": 3.0, "train.x": 1.0}, {"loss": 2.0}, {"loss": None, "probe.knn": 0.5}))
-    assert named == {"loss": {1: 3.0, 2: 2.0}, "train.x": {1: 1.0}, "probe.knn": {3: 0.5}}
-
-
-def test_two_phases_with_a_loss_are_kept_apart() -> None:
-    named = by_name(rounds({"a.loss": 3.0, "b.loss": 2.0}))
-    assert named == {"a.loss": {1: 3.0}, "b.loss": {1: 2.0}}
+def test_metrics_by_name_and_number_of_rounds() -> None:
+    named = by_name(rounds({"offer.loss": 3.0, "loss": 1.0}, {"loss": 2.0}, {"loss": None, "probe.knn": 0.5}))
+    assert named == {"offer.loss": {1: 3.0}, "loss": {1: 1.0, 2: 2.0}, "probe.knn": {3: 0.5}}
 
 
 def test_every_metric_has_its_chart() -> None:

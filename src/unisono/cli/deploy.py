@@ -131,7 +131,7 @@ def run(
     def show(entry: dict[str, float]) -> None:
         if not quiet:
             words = [f"round {int(entry['round']) + 1}", f"{entry['answered']} of {entry['asked']} answered"]
-            loss = entry.get("loss", entry.get("train.loss"))  # a round of several phases tells them apart
+            loss = entry.get("loss")
             words += [] if loss is None else [f"loss {loss:.4f}"]
             words += [f"{key.removeprefix(PREFIX)} {value:.4f}" for key, value in entry.items() if key.startswith(PREFIX)]
             console.print("  ".join(words), soft_wrap=True)

@@ -62,7 +62,7 @@ class Meter:
         seconds = record.seconds.get("round", 0.0)
         self._last_speed = self._round_samples / seconds if seconds > 0 else None
         self._round_samples = 0
-        self.loss = loss_of(record.metrics)
+        self.loss = record.metrics.get("loss")
         probes = probes_of(record.metrics)
         if probes:
             self.probes, self.probed_after = probes, self.rounds_done
@@ -90,11 +90,6 @@ class Meter:
         if self._training.local_steps is not None:
             return self._training.local_steps * min(self._training.batch_size, num_samples)
         return self._training.local_epochs * num_samples
-
-
-def loss_of(metrics: dict[str, float]) -> float | None:
-    """The loss of a round, that of its last phase where there are several."""
-    return next((value for name, value in reversed(metrics.items()) if name == "loss" or name.endswith(".loss")), None)
 
 
 def probes_of(metrics: dict[str, float]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -290,7 +290,7 @@ def _filled(payloads: Mapping[int, Payload]) -> dict[int, Payload]:
     return {client: payload for client, payload in payloads.items() if payload.groups or payload.scalars}
 
 
-def _add_metrics(record: RoundRecord, phase: Phase, phases: Iterable[Phase], metrics: Mapping[str, float]) -> None:
-    """Metrics keep their names in a round of one phase; in a round of several they are told apart by the phase."""
-    single = len(list(phases)) == 1
-    record.metrics.update({name if single else f"{phase.name}.{name}": value for name, value in metrics.items()})
+def _add_metrics(record: RoundRecord, phase: Phase, phases: Sequence[Phase], metrics: Mapping[str, float]) -> None:
+    """Metrics of a round's last phase keep their names; those of phases before it are told apart by the phase."""
+    is_last = phase is phases[-1]
+    record.metrics.update({name if is_last else f"{phase.name}.{name}": value for name, value in metrics.items()})

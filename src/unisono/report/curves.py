@@ -44,20 +44,12 @@ def curve_blocks(metrics: Metrics) -> list[Block]:
 
 
 def by_name(metrics: Metrics) -> dict[str, dict[int, float]]:
-    """The values of every metric by the number of rounds done.
-
-    A round of several phases tells its metrics apart by the phase, such as ``train.loss``; they continue the metric of the
-    plain name where other rounds have one.
-    """
-    plain = {name for entry in metrics for name in entry}
+    """The values of every metric by the number of rounds done."""
     found: dict[str, dict[int, float]] = {}
     for entry in metrics:
         for name, value in entry.items():
-            if name in COUNTS or value is None:
-                continue
-            short = name if name.startswith(PREFIX) else name.rpartition(".")[2]
-            known = short if short in plain and short not in entry else name
-            found.setdefault(known, {})[entry["round"] + 1] = value
+            if name not in COUNTS and value is not None:
+                found.setdefault(name, {})[entry["round"] + 1] = value
     return found
 
 
