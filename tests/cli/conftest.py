@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,3 +69,8 @@ def demo(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run, as runs/demo of the current directory."""
     shutil.copytree(finished, tmp_path / "runs" / "demo")
     return Path("runs") / "demo"
+
+
+def hear_ctrl_c() -> None:
+    """For a process that is to be stopped by Ctrl-C: one in the background inherits that it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

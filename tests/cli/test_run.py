@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SMALL, Command
+from tests.cli.conftest import SMALL, Command, hear_ctrl_c
 from unisono import load
 
 UNISONO = (sys.executable, "-c", "from unisono.cli.main import main; main()")
@@ -99,7 +99,13 @@ def test_a_diverging_run_is_the_users_mistake(unisono: Command) -> None:
 def test_interrupting_a_run_says_how_to_continue(tmp_path: Path) -> None:
     command = [*UNISONO, "run", *SMALL, "--rounds", "100000", "--workers", "1", "--name", "a"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

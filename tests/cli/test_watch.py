@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, hear_ctrl_c
 from unisono.cli.watch_view import LEVELS, seconds_left, sparkline
 
 
@@ -64,7 +64,13 @@ def test_the_server_answers_until_ctrl_c(demo: Path, tmp_path: Path) -> None:
     script = "from unisono.cli.main import main; main(['watch', 'runs/demo', '--no-open'])"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().split(" at ")[1].split(",")[0]
