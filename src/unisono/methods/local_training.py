@@ -179,6 +179,7 @@ def train_locally(
         num_steps += 1
         for name, term in terms.items():
             sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+    optimizer.zero_grad()  # gradients are as large as the networks: no room for them while the update is made
     metrics = {name: float(value) / num_steps for name, value in sums.items()}
     if num_skipped:
         metrics["skipped_batches"] = float(num_skipped)
