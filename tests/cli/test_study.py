@@ -30,6 +30,21 @@ def test_a_study_from_start_to_end(unisono: Command, tmp_path: Path) -> None:
     assert {run["status"] for run in results["runs"]} == {"finished"}
 
 
+def test_several_runs_at_a_time_make_the_same_table(unisono: Command, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    one = unisono("study", "small.toml", "--seeds", "0", "--name", "one", "--json")
+    two = unisono("study", "small.toml", "--seeds", "0", "--name", "two", "--json", "--jobs", "2")
+    assert two.code == 0, two
+    assert json.loads(two.out)["results"] == json.loads(one.out)["results"]
+
+
+def test_failures_in_helpers_are_listed_once(unisono: Command, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace('"method.projection_dim=16"', '"model.pretrained=nowhere"'))
+    result = unisono("study", "small.toml", "--only", "Orchestra", "--seeds", "0", "--jobs", "2")
+    assert result.code == 1
+    assert result.out.count("\nfailed: Orchestra") == 2, "one for each setting"
+
+
 def test_failures_are_listed_and_the_exit_code_tells(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL.replace('"method.projection_dim=16"', '"model.pretrained=nowhere"'))
     result = unisono("study", "small.toml", "--only", "SimCLR", "--only", "Orchestra", "--only", "alpha 10", "--seeds", "0")

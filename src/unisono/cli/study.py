@@ -35,6 +35,9 @@ def study(
         "runs"
     ),
     name: Annotated[str | None, typer.Option(help="Name of that directory; default: the study's.")] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Runs at a time, in one process each; default: one run on all cores.", metavar="N")
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -55,7 +58,8 @@ def study(
 
     chosen = read_study(reference, scale)
     chosen = chosen if name is None else replace(chosen, directory=name)
-    everything = make_cells(chosen, directory, seeds=_parse_seeds(seeds), overrides=settings or ())
+    overrides = [*(["engine.workers=0"] if jobs > 1 else []), *(settings or ())]
+    everything = make_cells(chosen, directory, seeds=_parse_seeds(seeds), overrides=overrides)
     cells = select(everything, chosen, only or ())
     for cell in cells:
         cell.config()
@@ -67,8 +71,8 @@ def study(
         _show_cells(console, cells)
         failures: dict[Cell, str] = {}
     else:
-        command = shlex.join(["unisono", "study", reference, *_words(scale, seeds, settings, name)])
-        failures = _run(console, chosen, everything, cells, directory / chosen.directory, command)
+        command = shlex.join(["unisono", "study", reference, *_words(scale, seeds, settings, name, jobs)])
+        failures = _run(console, chosen, everything, cells, directory / chosen.directory, command, jobs)
     results = collect(chosen, everything, failures)
     if json:
         print(json_format.dumps(results.as_json()))
@@ -79,12 +83,13 @@ def study(
 
 
 def _run(
-    console: Console, study: Study, everything: list[Cell], cells: list[Cell], path: Path, command: str
+    console: Console, study: Study, everything: list[Cell], cells: list[Cell], path: Path, command: str, jobs: int
 ) -> dict[Cell, str]:
     """Runs what is left, and writes numbers down after every run and pictures at the end."""
     from unisono.cli.study_progress import StudyProgress
+    from unisono.engines.devices import threads
     from unisono.studies.results import collect
-    from unisono.studies.runner import run_cells
+    from unisono.studies.runner import helpers, run_cells
     from unisono.studies.writing import write_numbers, write_pictures
 
     failures: dict[Cell, str] = {}
@@ -94,8 +99,13 @@ def _run(
         write_numbers(collect(study, everything, failures), path)
 
     try:
-        with StudyProgress(cells, study.config.metrics, console, after=write) as progress:
-            run_cells(cells, progress)
+        with StudyProgress(cells, study.config.metrics, console, after=write, jobs=jobs) as progress:
+            if jobs == 1:
+                run_cells(cells, progress)
+            else:
+                with threads(1), helpers(cells, jobs - 1):
+                    run_cells(cells, progress)
+                run_cells([cell for cell in cells if cell not in failures], progress)  # failed in a helper, or had to wait
     except KeyboardInterrupt:
         print(f"stopped; continue with the same command: {command}", file=sys.stderr, flush=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -157,6 +167,7 @@ def _parse_seeds(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(seeds))
 
 
-def _words(scale: str | None, seeds: str | None, settings: list[str] | None, name: str | None) -> list[str]:
-    pairs = [("--scale", scale), ("--seeds", seeds), ("--name", name), *(("--set", text) for text in settings or ())]
+def _words(scale: str | None, seeds: str | None, settings: list[str] | None, name: str | None, jobs: int) -> list[str]:
+    pairs = [("--scale", scale), ("--seeds", seeds), ("--name", name), ("--jobs", str(jobs) if jobs > 1 else None)]
+    pairs += [("--set", text) for text in settings or ()]
     return [word for option, value in pairs if value is not None for word in (option, value)]

@@ -28,9 +28,11 @@ class Pace:
 
     Args:
         cells: all of the study, finished ones included: these tell how long runs take.
+        jobs: how many run at a time.
     """
 
-    def __init__(self, cells: Iterable[Cell]) -> None:
+    def __init__(self, cells: Iterable[Cell], jobs: int = 1) -> None:
+        self._jobs = jobs
         self._left: list[Cell] = []
         self._seconds: dict[str, list[float]] = {}
         for cell in cells:
@@ -55,6 +57,8 @@ class Pace:
         known = [value for values in self._seconds.values() for value in values]
         total = 0.0
         for cell in self._left:
+            if status_of(cell.path) is Status.finished:
+                continue  # by another process
             if cell == current and current_left is not None:
                 total += current_left
             elif cell.variant in self._seconds:
@@ -63,7 +67,7 @@ class Pace:
                 total += statistics.fmean(known)
             else:
                 return None
-        return total
+        return total / self._jobs
 
 
 class StudyProgress(Watcher, Observer):
@@ -75,6 +79,7 @@ class StudyProgress(Watcher, Observer):
         console: where it is shown.
         after: called after every cell, such as to write results down.
         clock: seconds.
+        jobs: how many cells run at a time, in helpers that say nothing.
     """
 
     def __init__(
@@ -84,10 +89,12 @@ class StudyProgress(Watcher, Observer):
         console: Console,
         after: Callable[[Cell, str], None] = lambda cell, reason: None,
         clock: Callable[[], float] = time.monotonic,
+        jobs: int = 1,
     ) -> None:
-        self.pace = Pace(cells)
+        self.pace = Pace(cells, jobs)
+        self._cells = cells
         self._total = len(cells)
-        self._done = sum(status_of(cell.path) is Status.finished for cell in cells)
+        self._failed = 0
         self._metrics = metrics
         self._console = console
         self._after = after
@@ -140,15 +147,20 @@ class StudyProgress(Watcher, Observer):
         self._after(cell, "")
 
     def on_cell_failure(self, cell: Cell, reason: str) -> None:
+        self._failed += 1
         self._end(cell, None)
         self._say(f"{cell.title}: failed: {' '.join(reason.split())}")
         self._after(cell, reason)
 
     def _end(self, cell: Cell, seconds: float | None) -> None:
         self._stop()
-        self._done += 1
         self._cell = self._meter = None
         self.pace.finish(cell, seconds)
+
+    @property
+    def _done(self) -> int:
+        """Cells that need no more work, those of helpers included."""
+        return self._failed + sum(status_of(cell.path) is Status.finished for cell in self._cells)
 
     def _stop(self) -> None:
         if self._live is not None:

@@ -30,6 +30,7 @@ class Cell:
         reference: the recipe or method that it begins with.
         method: takes the place of the recipe's table ``[method]``; None leaves it.
         assignments: what is set on top.
+        needs: runs of other cells that it starts from.
     """
 
     variant: str
@@ -39,6 +40,7 @@ class Cell:
     reference: str
     method: str | None
     assignments: tuple[str, ...]
+    needs: tuple[Path, ...] = ()
 
     @property
     def title(self) -> str:
@@ -128,9 +130,19 @@ def _make(
     for exception in study.exceptions:
         if _applies(exception, study, variant.name, setting.name):
             assignments += exception.set
+    needs = [cell_path(study, directory, run, setting.name, seed) for text in assignments for run in OTHER_RUN.findall(text)]
     assignments = [_filled(text, study, directory, setting.name, seed) for text in assignments]
     own = [f"run.seed={seed}", f"run.name={_quoted(path.name)}", f"run.directory={_quoted(str(path.parent))}"]
-    return Cell(name, setting.name, seed, path, _located(reference, study.root), method, (*assignments, *overrides, *own))
+    return Cell(
+        name,
+        setting.name,
+        seed,
+        path,
+        _located(reference, study.root),
+        method,
+        (*assignments, *overrides, *own),
+        tuple(needs),
+    )
 
 
 def _skipped(study: Study, variant: str, setting: str) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -57,7 +60,8 @@ def status_of(path: Path) -> Status:
 def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cell, str]:
     """Runs what is not finished yet; returns the reasons of those that failed.
 
-    A cell that another process is working on is passed over, so that several processes can share a study.
+    A cell that another process is working on is passed over, and so is one that starts from such a cell's encoder: several
+    processes can share a study.
 
     Args:
         cells: in this order.
@@ -66,7 +70,7 @@ def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cel
     watcher = watcher or Watcher()
     failures: dict[Cell, str] = {}
     for cell in cells:
-        if status_of(cell.path) in (Status.finished, Status.running):
+        if status_of(cell.path) in (Status.finished, Status.running) or _waits(cell):
             continue
         begin = time.perf_counter()
         try:
@@ -83,6 +87,47 @@ def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cel
         else:
             watcher.on_cell_end(cell, time.perf_counter() - begin)
     return failures
+
+
+@contextmanager
+def helpers(cells: Sequence[Cell], number: int) -> Iterator[None]:
+    """Processes that work on the same cells meanwhile; the end of the block waits for them, an exception ends them.
+
+    Args:
+        cells: as for ``run_cells``.
+        number: of processes, beside this one.
+    """
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_help, args=(list(cells), os.getpid())) for _ in range(number)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _help(cells: Sequence[Cell], parent: int) -> None:
+    import torch
+
+    class Orphan(Watcher):
+        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+            if os.getppid() != parent:
+                raise KeyboardInterrupt
+            return ()
+
+    torch.set_num_threads(1)
+    with suppress(KeyboardInterrupt):
+        run_cells(cells, Orphan())
+
+
+def _waits(cell: Cell) -> bool:
+    """Whether the cell starts from a run that another process has not finished."""
+    return any(status_of(path) is Status.running for path in cell.needs)
 
 
 def run_cell(cell: Cell, config: Config, observers: Sequence[Observer] = ()) -> None:
