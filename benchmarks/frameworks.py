@@ -1,10 +1,11 @@
 """The same work on a bare loop, on the embedded engine, on Flower's simulation, and on Apple's pfl where it is installed.
 
 100 clients with equally many samples of fashion-mini, 20 per round, federated averaging of SimCLR: the CNN of CF-CL with one
-epoch of batches of 16, and a ResNet-18 of 11 million parameters with one such step per client. All four train by the project's
-own loss and views. The bare loop has one thread; Flower has two actors of one core each and is written as its users write it, a
-ClientApp that takes and gives state dictionaries, and the stock FedAvg; pfl runs in one process with torch's own choice
-of threads. Every measurement has a process of its own; memory is the largest sum of PSS over its whole process tree.
+epoch of batches of 16, and a ResNet-18 of 11 million parameters with one such step per client, with ImageNet's stem: much to
+send, little to compute. All four train by the project's own loss and views. The bare loop has one thread; Flower has two
+actors of one core each and is written as its users write it, a ClientApp that takes and gives state dictionaries, and the
+stock FedAvg; pfl runs in one process with torch's own choice of threads. Every measurement has a process of its own; memory is
+the largest sum of PSS over its whole process tree.
 """
 
 from __future__ import annotations
