@@ -27,6 +27,7 @@ from unisono.deploy.layout import ClientDirectory
 from unisono.deploy.runs import node_table
 from unisono.deploy.terms import own_data
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
+from unisono.engines.flower.control import Control, key_bytes
 from unisono.engines.lanes import Workshop
 from unisono.federation.client_store import ClientStore
 from unisono.federation.postprocess import Postprocessor
@@ -189,6 +190,21 @@ def test_a_client_that_is_killed_in_a_round_is_left_out_and_comes_back(federatio
     assert {entry["client"] for entry in failures} == {1}
     assert [entry["answered"] for entry in read_lines(run / "metrics.jsonl")].count(NUM_CLIENTS - 1) >= 1
     federation.wait_for(lambda: federation.process(federation.clients[1], "supernode").pid != node.pid)
+
+
+def test_a_revoked_client_is_turned_away_and_the_others_go_on(federation: RunningFederation) -> None:
+    done = federation.unisono("deploy", "revoke", "2", "--server", str(federation.server.path))
+    assert done.returncode == 0, done.stderr
+    assert "client 2 is turned away from now on" in done.stdout
+    assert [client for client, _ in node_table(federation.server)] == [0, 1]
+    federation.wait_for(lambda: [word for _, word in node_table(federation.server)] == ["online", "online"])
+    with Control(federation.server.address, federation.server.certificate) as control:
+        nodes = control.nodes()
+    assert nodes.get(key_bytes(ClientDirectory.open(federation.clients[2]).keys[2])) != "online"
+    command = ["deploy", "run", "fedema", "--server", str(federation.server.path), "--name", "two"]
+    done = federation.unisono(*command, *sets((*FEDEMA, "federation.rounds=1")))
+    assert done.returncode == 0, (done.stderr, federation.logs())
+    assert [entry["answered"] for entry in read_lines(federation.server.runs / "two" / "metrics.jsonl")] == [2]
 
 
 def test_everything_ends_when_it_is_told_to(federation: RunningFederation) -> None:

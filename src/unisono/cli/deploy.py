@@ -192,6 +192,22 @@ def stop(
         raise UserError(f"Nothing runs in {directory}.")
 
 
+@app.command("revoke", no_args_is_help=True)
+def revoke(client: Annotated[int, typer.Argument(metavar="CLIENT", hidden=True)], server: ServerOption = Path()) -> None:
+    """Turn a client away for good.
+
+    CLIENT is its number. Its key is no longer accepted; a run that goes on does so without it.
+
+    Example: unisono deploy revoke 2 --server federation/server
+    """
+    _ready()
+    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.runs import revoke
+
+    now = revoke(ServerDirectory.open(server), client)
+    make_console().print(f"client {client} is turned away {'from now on' if now else 'when the server starts'}", soft_wrap=True)
+
+
 @app.command("fetch", no_args_is_help=True)
 def fetch(
     run: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],

@@ -25,7 +25,7 @@ class ServerConfig(Section):
     port: int = Field(9092, ge=1, le=65535, description="port to listen on")
     insecure: bool = Field(False, description="no TLS and no proof of who a client is")
     num_clients: int = Field(ge=1, description="size of the federation")
-    min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all")
+    min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all with a key")
     wait: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
     labelled: str | None = Field(None, description="folder (one subfolder per class) or .npz with labels, for the usual probes")
 
@@ -147,8 +147,10 @@ class ClientDirectory:
 
 
 def write_keys(path: Path, keys: Mapping[int, str]) -> None:
-    """Writes the public keys of all clients."""
-    path.write_text(json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n")
+    """Writes the public keys of all clients, at once or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n")
+    draft.replace(path)
 
 
 def read_keys(path: Path) -> dict[int, str]:

@@ -83,7 +83,7 @@ def check_port_is_free(host: str, port: int, option: str) -> None:
 
 
 def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
-    """Registers the public keys of the federation as soon as the SuperLink answers."""
+    """Admits the nodes with the federation's public keys, and no others, as soon as the SuperLink answers."""
     from unisono.engines.flower.control import Control
 
     deadline = time.monotonic() + seconds
@@ -93,6 +93,7 @@ def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
                 if not directory.config.insecure:
                     for key in directory.keys.values():
                         control.admit(key)
+                    control.dismiss_others(directory.keys.values())
                 else:
                     control.nodes()
             return

@@ -12,7 +12,7 @@ from typing import Any
 from unisono.config import build_tree, resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
-from unisono.deploy.layout import ServerDirectory
+from unisono.deploy.layout import ServerDirectory, write_keys
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
 from unisono.runs.directory import RunDirectory
@@ -113,6 +113,23 @@ def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:
         raise UserError(f"{target} exists already: choose another --to.")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock", "flower.json"))
     return target
+
+
+def revoke(server: ServerDirectory, client: int) -> bool:
+    """Takes a client's key off the server's list; False if the server does not run and will learn of it when it starts."""
+    if server.config.insecure:
+        raise UserError("There is no key to revoke: server.toml says insecure = true, so anyone may join.")
+    keys = server.keys
+    if client not in keys:
+        raise UserError(f"There is no key of client {client}. Known: {', '.join(map(str, sorted(keys))) or 'none'}.")
+    del keys[client]
+    write_keys(server.path / "nodes.json", keys)
+    try:
+        with Control(server.address, server.certificate) as control:
+            control.dismiss_others(keys.values())
+    except UserError:
+        return False
+    return True
 
 
 def node_table(server: ServerDirectory) -> list[tuple[int, str]]:

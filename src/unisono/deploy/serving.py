@@ -108,7 +108,8 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host) -> No
     tree, num_clients = public_tree(config), host.config.num_clients
     question = {"config": tree, "setting": known, "num_clients": num_clients, "num_rounds": config.federation.rounds}
     fleet = Fleet(grid, num_clients, host.keys, question, note)
-    fleet.wait(host.config.min_clients or num_clients, host.config.wait)
+    expected = num_clients if host.keys is None else len(host.keys)
+    fleet.wait(host.config.min_clients or expected, host.config.wait)
     if not fleet.descriptions:
         reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(fleet.refused.items()))
         raise UserError(f"No client can take part{': ' + reasons if reasons else ', for none is connected'}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,14 @@ from types import TracebackType
 import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.common.serde import fab_to_proto, run_from_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest, StopRunRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -58,6 +65,14 @@ class Control:
         """Status by public key."""
         listed = self._client.ListNodes(ListNodesRequest()).nodes_info
         return {node.public_key: node.status for node in listed}
+
+    def dismiss_others(self, public_keys: Iterable[str]) -> None:
+        """Turns away for good every node but those with one of these keys."""
+        kept = {key_bytes(line) for line in public_keys}
+        for node in self._client.ListNodes(ListNodesRequest()).nodes_info:
+            if node.public_key not in kept:
+                with suppress(httpx.HTTPStatusError):  # it has been turned away before
+                    self._client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
 
     def start(self, app: Path, config: Mapping[str, bool | float | int | str]) -> int:
         """Starts a run of the app in this directory and returns Flower's number for it."""
