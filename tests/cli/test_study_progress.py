@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,13 @@ def test_runs_take_as_long_as_those_of_their_variant(cells: list[Cell]) -> None:
     assert pace.seconds_left() == pytest.approx(1 + 10), "a failure says nothing about the time of others"
 
 
-def test_a_line_per_run_outside_of_a_terminal(cells: list[Cell]) -> None:
+def test_a_line_per_run_outside_of_a_terminal(cells: list[Cell], tmp_path: Path) -> None:
+    (tmp_path / "linear.toml").write_text(re.sub("metrics = .*", 'metrics = ["linear"]', SMALL))
+    study = read_study(tmp_path / "linear.toml")
     text = io.StringIO()
     after: list[tuple[str, str]] = []
     console = Console(file=text, width=200)
-    progress = StudyProgress(cells[:3], ["linear"], console, after=lambda cell, reason: after.append((cell.variant, reason)))
+    progress = StudyProgress(cells[:3], study, console, after=lambda cell, reason: after.append((cell.variant, reason)))
     with progress:
         (observer,) = progress.on_cell_start(cells[1], cells[1].config())
         observer.on_round_start(0, 4)

@@ -99,7 +99,7 @@ def _run(
         write_numbers(collect(study, everything, failures), path)
 
     try:
-        with StudyProgress(cells, study.config.metrics, console, after=write, jobs=jobs) as progress:
+        with StudyProgress(cells, study, console, after=write, jobs=jobs) as progress:
             if jobs == 1:
                 run_cells(cells, progress)
             else:

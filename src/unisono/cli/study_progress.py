@@ -21,6 +21,7 @@ from unisono.studies.grid import Cell
 from unisono.studies.history import History
 from unisono.studies.results import number
 from unisono.studies.runner import Status, Watcher, status_of
+from unisono.studies.study import Study
 
 
 class Pace:
@@ -75,7 +76,7 @@ class StudyProgress(Watcher, Observer):
 
     Args:
         cells: those that this call is about.
-        metrics: the study's, for the line of a finished run.
+        study: theirs; its metrics are in the line of a finished run.
         console: where it is shown.
         after: called after every cell, such as to write results down.
         clock: seconds.
@@ -85,7 +86,7 @@ class StudyProgress(Watcher, Observer):
     def __init__(
         self,
         cells: Sequence[Cell],
-        metrics: Sequence[str],
+        study: Study,
         console: Console,
         after: Callable[[Cell, str], None] = lambda cell, reason: None,
         clock: Callable[[], float] = time.monotonic,
@@ -95,7 +96,7 @@ class StudyProgress(Watcher, Observer):
         self._cells = cells
         self._total = len(cells)
         self._failed = 0
-        self._metrics = metrics
+        self._study = study
         self._console = console
         self._after = after
         self._clock = clock
@@ -140,9 +141,9 @@ class StudyProgress(Watcher, Observer):
     def on_cell_end(self, cell: Cell, seconds: float) -> None:
         self._end(cell, seconds)
         history = History(cell.path)
-        values = [
-            f"{metric} {number(value, metric)}" for metric in self._metrics if (value := history.value(metric)) is not None
-        ]
+        names = self._study.metric_names(cell.variant)
+        found = {metric: history.value(name) for metric, name in names.items()}
+        values = [f"{metric} {number(value, metric)}" for metric, value in found.items() if value is not None]
         self._say(f"{cell.title}: {'  '.join(values) or 'finished'}  in {duration(seconds)}")
         self._after(cell, "")
 

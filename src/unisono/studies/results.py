@@ -121,13 +121,12 @@ def collect(study: Study, cells: Iterable[Cell], failures: Mapping[Cell, str] | 
         cells: finished or not.
         failures: reasons of those that failed just now.
     """
-    aliases = {variant.name: variant.metrics for variant in study.variants}
     outcomes = []
     for cell in cells:
         status = status_of(cell.path)
         history = History(cell.path) if status is Status.finished else None
-        names = {metric: aliases.get(cell.variant, {}).get(metric, metric) for metric in study.config.metrics}
-        values = {metric: history.value(name) if history else None for metric, name in names.items()}
+        names = study.metric_names(cell.variant).items()
+        values = {metric: history.value(name) if history else None for metric, name in names}
         outcomes.append(Outcome(cell, status, history, values, (failures or {}).get(cell, "")))
     return Results(study, outcomes)
 

@@ -121,6 +121,11 @@ class Study:
         """What the paper says, None where it says nothing."""
         return self.paper.get(metric, {}).get(variant, {}).get(setting)
 
+    def metric_names(self, variant: str) -> dict[str, str]:
+        """For every metric of the study, what this variant calls it."""
+        aliases = {name: own for entry in self.variants if entry.name == variant for name, own in entry.metrics.items()}
+        return {metric: aliases.get(metric, metric) for metric in self.config.metrics}
+
     @property
     def row_names(self) -> list[str]:
         """Variants as the table has them, untrained weights first."""
