@@ -239,4 +239,4 @@ def _finish(axes: Axes, x_label: str, y_label: str, *, legend: bool) -> None:
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if legend and axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small", frameon=False)
+        axes.legend(fontsize="small", facecolor="white", framealpha=0.8, edgecolor="none")
