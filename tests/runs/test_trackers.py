@@ -1,4 +1,4 @@
-"""Trackers: what they are told is what the run logs. MLflow and Weights & Biases are stood in for: they need a service."""
+"""Trackers: what they are told is what the run logs. MLflow and Weights & Biases have stand-ins: few have them installed."""
 
 from __future__ import annotations
 
@@ -110,6 +110,21 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("seconds/round")] == [1.5] * 3
 
 
+def test_mlflow_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "store").as_uri()
+    (tmp_path / "run").mkdir()
+    config = TrackConfig(mlflow=True, mlflow_uri=uri)
+    assert run_through(config, tmp_path / "run", range(1), 2) == []
+    assert run_through(config, tmp_path / "run", range(1, 2), 2) == [], "a resumed run goes on"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("unisono").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"run.seed": "3", "method.name": "simclr"}
+    assert [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss")] == [(1, 0.5), (2, 0.5)]
+
+
 def test_mlflow_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module(monkeypatch, "mlflow", MlflowClient=FakeClient)
     module(monkeypatch, "mlflow.entities", Metric=lambda *parts: parts, Param=lambda *parts: parts)
@@ -136,6 +151,15 @@ def test_wandb_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert [step for _, step in fake.logged] == [1, 2]
     assert fake.logged[0][0]["bytes_up"] == 10
     assert fake.finished == 1
+
+
+def test_a_tracker_that_cannot_begin_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**options: object) -> None:
+        raise ConnectionError("no\nnetwork")
+
+    module(monkeypatch, "wandb", init=fail)
+    with pytest.raises(UserError, match=r"track\.wandb could not begin \(ConnectionError: no network\): .*unisono resume"):
+        run_through(TrackConfig(wandb=True), tmp_path, range(1), 1)
 
 
 def test_a_tracker_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

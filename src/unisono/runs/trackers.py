@@ -32,7 +32,7 @@ class TrackConfig(Section):
 
     tensorboard: bool = Field(False, description="event files in the run directory, for the package tensorboard")
     mlflow: bool = Field(False, description="a run at mlflow_uri, by the package mlflow")
-    mlflow_uri: str | None = Field(None, description="address of MLflow; unset: what MLflow itself chooses, such as ./mlruns")
+    mlflow_uri: str | None = Field(None, description="address of MLflow, such as sqlite:///mlflow.db; unset: its own choice")
     wandb: bool = Field(False, description="a run at Weights & Biases, by the package wandb")
     project: str = Field("unisono", min_length=1, description="name of the experiment or project at MLflow and W&B")
 
@@ -57,8 +57,8 @@ def check_trackers(config: TrackConfig) -> None:
 class Tracking(Observer):
     """Hands every round's numbers to the trackers of the config; steps are numbers of rounds done.
 
-    A tracker that fails during a run, such as for want of a network, is noted and left out from then on: the run directory has
-    all numbers anyway.
+    One that cannot begin is a UserError. One that fails during a run, such as for want of a network, is noted and left out from
+    then on: the run directory has all numbers anyway.
 
     Args:
         config: the table.
@@ -78,11 +78,16 @@ class Tracking(Observer):
         path = self._directory.path / IDS
         ids: dict[str, Any] = self._directory.read_json(IDS) if path.is_file() else {}
         makers: dict[str, Callable[..., Tracker]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow, "wandb": _WandB}
-        self._trackers = {
-            name: maker(self._config, self._directory, self._tree, ids, state.round)
-            for name, maker in makers.items()
-            if getattr(self._config, name)
-        }
+        for name, maker in makers.items():
+            if getattr(self._config, name):
+                try:
+                    self._trackers[name] = maker(self._config, self._directory, self._tree, ids, state.round)
+                except Exception as error:  # each client has exceptions of its own
+                    reason = " ".join(f"{type(error).__name__}: {error}".split())
+                    raise UserError(
+                        f"track.{name} could not begin ({reason}): set that right and go on with 'unisono resume "
+                        f"{self._directory.path}', or set track.{name} to false."
+                    ) from error
         if ids:
             self._directory.write_json(IDS, ids)
 
