@@ -23,7 +23,7 @@ def unit_points(num_points: int, dim: int, seed: int) -> torch.Tensor:
     return F.normalize(torch.randn(num_points, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     num_clusters=st.integers(1, 40),
     factor=st.floats(1, 8),

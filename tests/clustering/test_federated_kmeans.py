@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.clustering.federated_kmeans import (
@@ -15,7 +15,6 @@ from unisono.clustering.federated_kmeans import (
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 4), st.integers(1, 3))
 def test_totals_against_a_naive_reference(seed: int, num_points: int, num_clusters: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -33,7 +32,6 @@ def test_totals_against_a_naive_reference(seed: int, num_points: int, num_cluste
     assert abs(totals.squared_distance - squared) < 1e-3 * (1 + squared)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 5))
 def test_many_owners_take_the_step_of_one(seed: int, num_owners: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -55,7 +55,7 @@ def naive_importance(losses: list[float], clusters: list[int], macro: list[float
 
 
 @given(seed=st.integers(0, 1000), temperature=st.floats(0, 10), num_candidates=st.integers(1, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_importance_naively(seed: int, temperature: float, num_candidates: int) -> None:
     losses = torch.rand(num_candidates, generator=rng(seed))
     clusters = torch.randint(4, (num_candidates,), generator=rng(seed + 1))

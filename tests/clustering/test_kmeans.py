@@ -35,7 +35,7 @@ def test_separated_balls_are_found() -> None:
 
 
 @given(seed=st.integers(0, 1000), num_points=st.integers(1, 40), num_clusters=st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_is_a_fixed_point_of_lloyd(seed: int, num_points: int, num_clusters: int) -> None:
     points = torch.randn(num_points, 3, generator=rng(seed))
     clusters = kmeans(points, min(num_clusters, num_points), rng(seed))
@@ -102,7 +102,7 @@ def test_second_seed_is_drawn_by_squared_distance() -> None:
 
 
 @given(seed=st.integers(0, 1000), num_points=st.integers(1, 30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_nearest_members_naively(seed: int, num_points: int) -> None:
     points = torch.randn(num_points, 2, generator=rng(seed))
     clusters = kmeans(points, min(4, num_points), rng(seed))

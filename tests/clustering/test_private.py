@@ -158,7 +158,7 @@ def test_projection_has_orthogonal_rows_and_keeps_lengths_on_average() -> None:
     assert float((points @ projection.T).square().sum(dim=1).mean()) == pytest.approx(1, rel=0.02)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 20), st.integers(1, 8), st.floats(0, 1e6))
 def test_clipped_points_lie_in_the_unit_ball_and_keep_their_direction(number: int, dim: int, scale: float) -> None:
     points = scale * torch.randn(number, dim, generator=seeded(number), dtype=torch.float64)

@@ -16,7 +16,7 @@ from unisono.core.wire import ALIGNMENT, from_bytes, lay_out, read, to_bytes, wr
 
 
 @given(PAYLOADS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_bytes_round_trip_bit_for_bit(payload: Payload) -> None:
     data = to_bytes(payload)
     back = from_bytes(data)
@@ -74,7 +74,7 @@ def test_a_type_without_a_place_on_the_wire_is_named() -> None:
 
 
 @given(PAYLOADS, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_cut_bytes_are_refused(payload: Payload, data: st.DataObject) -> None:
     whole = to_bytes(payload)
     length = data.draw(st.integers(0, len(whole) - 1))
@@ -85,7 +85,7 @@ def test_cut_bytes_are_refused(payload: Payload, data: st.DataObject) -> None:
 
 
 @given(PAYLOADS, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_damaged_header_is_a_value_error_or_reads_as_a_payload(payload: Payload, data: st.DataObject) -> None:
     whole = bytearray(to_bytes(payload))
     end = 8 + int.from_bytes(whole[:8], "little")

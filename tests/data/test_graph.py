@@ -11,7 +11,7 @@ from unisono.data.graph import DeviceGraph, GraphConfig, make_graph
 
 
 @given(seed=st.integers(0, 10_000), num_devices=st.integers(1, 14), mean_degree=st.sampled_from([3.0, 4.0, 13.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_geometric_is_connected_and_has_the_mean_degree(seed: int, num_devices: int, mean_degree: float) -> None:
     graph = make_graph(GraphConfig(mean_degree=mean_degree), num_devices, seed)
     assert networkx.is_connected(graph.as_networkx())
@@ -58,7 +58,7 @@ def test_listed_edges_are_undirected_and_counted_once() -> None:
 
 
 @given(seed=st.integers(0, 100))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_neighbors_are_mutual(seed: int) -> None:
     graph = make_graph(GraphConfig(), 8, seed)
     links = {(a, b) for a in range(8) for b in graph.neighbors(a)}

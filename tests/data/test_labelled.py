@@ -30,7 +30,7 @@ def test_proportional_by_hand() -> None:
     assert proportional(np.array([4, 0, 4]), 8).tolist() == [4, 0, 4]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.floats(0.01, 1), st.integers(1, 12))
 def test_every_client_keeps_its_share_in_proportion(seed: int, fraction: float, num_clients: int) -> None:
     generator = torch.Generator().manual_seed(seed)

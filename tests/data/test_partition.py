@@ -30,7 +30,7 @@ def test_unknown_scheme_lists_the_known_ones():
         partition_of("dirichle", balanced_labels(2, 3), 2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), scheme=st.sampled_from(SCHEMES), seed=st.integers(0, 2**31))
 def test_every_index_belongs_to_exactly_one_client(data, scheme, seed):
     num_classes = data.draw(st.integers(1, 6))
@@ -67,7 +67,7 @@ def test_another_seed_another_split(scheme):
     assert any(not torch.equal(a, b) for a, b in zip(one.indices, two.indices, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     scheme=st.sampled_from(["iid", "dirichlet-prior"]),
     num_clients=st.integers(1, 30),

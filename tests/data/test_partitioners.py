@@ -88,7 +88,7 @@ def test_balance_changes_nothing_but_the_scale_of_rows_and_columns():
     np.testing.assert_allclose(ratio - ratio[:1] - ratio[:, :1] + ratio[0, 0], 0, atol=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 10_000))
 def test_rounding_keeps_classes_whole(num_clients, num_classes, seed):
     rng = np.random.default_rng(seed)
@@ -162,7 +162,7 @@ def test_classes_per_client_as_in_cfcl():
     assert (counts > 0).sum(dim=0).tolist() == [2] * 10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 20), st.integers(1, 10), st.data())
 def test_classes_are_spread_evenly(num_clients, num_classes, data):
     per_client = data.draw(st.integers(-(-num_classes // num_clients), num_classes))

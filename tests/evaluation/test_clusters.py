@@ -19,7 +19,7 @@ def brute_force(labels: list[int], clusters: list[int]) -> float:
     return best / len(labels)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=25))
 def test_accuracy_is_the_best_of_all_matchings(pairs):
     labels, clusters = [label for label, _ in pairs], [10 * cluster - 7 for _, cluster in pairs]

@@ -22,7 +22,7 @@ def naive(train_x, train_y, test_x, test_y, k, temperature) -> float:
     return right / len(test_y)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), k=st.integers(1, 40), temperature=st.sampled_from([0.07, 0.1, 1.0]))
 def test_agrees_with_a_double_loop(seed, k, temperature):
     generator = torch.Generator().manual_seed(seed)

@@ -13,7 +13,7 @@ def cosine(u: torch.Tensor, v: torch.Tensor) -> float:
     return float(u.double() @ v.double() / (u.double().norm() * v.double().norm()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), num_samples=st.integers(1, 12), tau=st.sampled_from([0.1, 0.2, 1.0]))
 def test_align_uniformity_and_score_are_those_of_equation_5(seed, num_samples, tau):
     generator = torch.Generator().manual_seed(seed)

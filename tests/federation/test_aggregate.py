@@ -201,7 +201,7 @@ def test_the_same_bits_for_any_way_of_lanes(rule: str, move: object) -> None:
 
 
 @given(st.integers(1, 20), st.integers(1, 8))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_lanes_change_the_mean_by_rounding_only(num_clients: int, num_lanes: int) -> None:
     updates = random_updates(num_clients)
     total = Fold(SHARES, MEAN)

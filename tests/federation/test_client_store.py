@@ -173,4 +173,4 @@ class AgainstTwoDictionaries(RuleBasedStateMachine):
 
 
 TestAgainstTwoDictionaries = AgainstTwoDictionaries.TestCase
-TestAgainstTwoDictionaries.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestAgainstTwoDictionaries.settings = settings(max_examples=30, stateful_step_count=25)

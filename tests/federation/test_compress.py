@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -33,7 +33,6 @@ def test_as_many_entries_as_promised(share: float, size: int, expected: int) -> 
 
 
 @given(st.lists(st.integers(0, 5), max_size=3), st.floats(0.01, 1), st.integers(0, 1000))
-@settings(deadline=None)
 def test_top_k_keeps_the_largest_exactly_and_zeroes_the_rest(shape: list[int], share: float, seed: int) -> None:
     tensor = torch.randn(shape, generator=rng(seed))
     back = decompress(compress({"w": tensor}, share, None, rng()))["w"]
@@ -46,7 +45,6 @@ def test_top_k_keeps_the_largest_exactly_and_zeroes_the_rest(shape: list[int], s
 
 
 @given(st.lists(st.integers(0, 5), max_size=3), st.floats(-30, 30), st.integers(0, 1000))
-@settings(deadline=None)
 def test_quantisation_is_within_one_step(shape: list[int], exponent: float, seed: int) -> None:
     tensor = torch.randn(shape, generator=rng(seed)) * 10**exponent
     levels, step = quantize(tensor, rng(seed))

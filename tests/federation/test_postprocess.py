@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -56,7 +56,6 @@ def test_clip_by_hand() -> None:
 
 
 @given(st.integers(0, 100), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-@settings(deadline=None)
 def test_clip_scales_down_to_the_norm_exactly_and_never_up(seed: int, scale: float, limit: float) -> None:
     tensors = random_payload(seed, scale).flatten()
     clipped = clip(tensors, limit)

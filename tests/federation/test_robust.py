@@ -52,7 +52,7 @@ def test_median_by_hand() -> None:
 
 
 @given(st.integers(1, 9), st.integers(0, 1000), st.integers(0, 49))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_against_a_naive_reference(num_clients: int, seed: int, percent: int) -> None:
     updates = random_updates(num_clients, seed)
     medians, means = coordinate_median(updates), trimmed_mean(updates, percent / 100)
@@ -80,7 +80,7 @@ def naive_krum(updates: list[dict[str, Tensor]], num_byzantine: int) -> list[int
 
 
 @given(st.integers(3, 40), st.integers(0, 1000), st.integers(0, 3))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_krum_against_a_naive_reference(num_clients: int, seed: int, num_byzantine: int) -> None:
     updates = random_updates(num_clients, seed)
     assert krum_selection(updates, num_byzantine) == naive_krum(updates, num_byzantine)

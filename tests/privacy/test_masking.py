@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,7 +32,6 @@ def updates(clients: list[int]) -> dict[int, dict[str, Tensor]]:
     }
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 50), min_size=2, max_size=5), st.floats(0.0, 1000.0))
 def test_the_sum_of_masked_updates_is_the_weighted_sum(clients: set[int], weight: float) -> None:
     members = sorted(clients)

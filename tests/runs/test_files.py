@@ -121,7 +121,7 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
 
 
 @given(PAYLOADS)
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_safetensors_round_trip_bit_for_bit_and_in_order(payload: Payload) -> None:
     content = payload_to_safetensors(payload)
     assert same(payload_from_safetensors(content), payload)
@@ -156,7 +156,7 @@ def test_files_of_others_are_read_too() -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_damaged_files_are_value_errors(data: st.DataObject) -> None:
     whole = payload_to_safetensors(Payload({"net": {"w": torch.ones(3), "b": torch.ones(2)}}, {"n": 1}))
     with pytest.raises(ValueError, match="safetensors"):
