@@ -59,6 +59,7 @@ def test_mistakes(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL)
     assert "There is no study 'small'" in unisono("study", "small").sentence
     assert "--seeds takes numbers" in unisono("study", "small.toml", "--seeds", "first").sentence
+    assert "--jobs must be at least 1, got 0" in unisono("study", "small.toml", "--jobs", "0").sentence
     assert "names no seed" in unisono("study", "small.toml", "--seeds", "3-1").sentence
     assert "has no scale 'paper'" in unisono("study", "small.toml", "--scale", "paper").sentence
     assert "training.learning_rat" in unisono("study", "small.toml", "--set", "training.learning_rat=1").sentence

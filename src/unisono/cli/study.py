@@ -36,7 +36,10 @@ def study(
     ),
     name: Annotated[str | None, typer.Option(help="Name of that directory; default: the study's.")] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Runs at a time, in one process each; default: one run on all cores.", metavar="N")
+        int,
+        typer.Option(
+            help="Runs at a time, in one process each; default: one run on all cores.", metavar="N", show_default=False
+        ),
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     json: options.Json = False,
@@ -51,11 +54,14 @@ def study(
     import json as json_format
     from dataclasses import replace
 
+    from unisono.core.errors import UserError
     from unisono.studies.grid import make_cells, select
     from unisono.studies.results import collect
     from unisono.studies.runner import check_same
     from unisono.studies.study import read_study
 
+    if jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {jobs}.")
     chosen = read_study(reference, scale)
     chosen = chosen if name is None else replace(chosen, directory=name)
     overrides = [*(["engine.workers=0"] if jobs > 1 else []), *(settings or ())]
