@@ -13,6 +13,7 @@ from unisono.config import build_tree, resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy.layout import ServerDirectory, write_keys
+from unisono.deploy.supervisor import supervisor_pid
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
 from unisono.runs.directory import RunDirectory
@@ -124,11 +125,10 @@ def revoke(server: ServerDirectory, client: int) -> bool:
         raise UserError(f"There is no key of client {client}. Known: {', '.join(map(str, sorted(keys))) or 'none'}.")
     del keys[client]
     write_keys(server.path / "nodes.json", keys)
-    try:
-        with Control(server.address, server.certificate) as control:
-            control.dismiss_others(keys.values())
-    except UserError:
+    if supervisor_pid(server.path) is None:
         return False
+    with Control(server.address, server.certificate) as control:
+        control.dismiss_others(keys.values())
     return True
 
 

@@ -70,9 +70,8 @@ class Control:
         """Turns away for good every node but those with one of these keys."""
         kept = {key_bytes(line) for line in public_keys}
         for node in self._client.ListNodes(ListNodesRequest()).nodes_info:
-            if node.public_key not in kept:
-                with suppress(httpx.HTTPStatusError):  # it has been turned away before
-                    self._client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+            if node.public_key not in kept and node.status != "unregistered":
+                self._client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
 
     def start(self, app: Path, config: Mapping[str, bool | float | int | str]) -> int:
         """Starts a run of the app in this directory and returns Flower's number for it."""
