@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,19 @@ def test_a_run_of_another_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"partition\.alpha = 10\.0, and the study now says 20\.0"):
         check_same(other)
     check_same(cells_of(tmp_path, SMALL.replace("engine.workers=0", "engine.workers=1")))
+
+
+def test_a_run_that_starts_from_one_in_work_waits_for_it(tmp_path: Path) -> None:
+    _, first, second = cells_of(tmp_path)
+    second = replace(second, needs=(first.path,))
+    other = RunDirectory.create(first.path, first.config().as_tree())
+    other.lock()
+    log = Log()
+    run_cells([second], log)
+    assert log.started == []
+    other.unlock()
+    run_cells([second], log)
+    assert log.started == ["Orchestra"]
 
 
 def test_a_run_that_another_process_works_on_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

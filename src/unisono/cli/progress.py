@@ -7,9 +7,9 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from unisono.cli.bars import bar_grid, can_redraw, start_bars
 from unisono.cli.meter import Meter, duration
 from unisono.config import Config
 from unisono.core.errors import ClientError
@@ -32,8 +32,7 @@ class Progress(Observer):
     def __init__(self, config: Config, console: Console, redrawn: bool | None = None) -> None:
         self.meter = Meter(config.federation.rounds, config.local_training)
         self._console = console
-        # FORCE_COLOR makes rich take a file for a terminal, but control characters do not belong there.
-        self._redrawn = console.is_interactive and console.file.isatty() if redrawn is None else redrawn
+        self._redrawn = can_redraw(console) if redrawn is None else redrawn
         self._live: Live | None = None
 
     def __enter__(self) -> Progress:
@@ -45,17 +44,8 @@ class Progress(Observer):
 
     def on_round_start(self, round: int, num_clients: int) -> None:
         self.meter.start_round(round, num_clients)
-        # Only now, for workers have been forked by now and are better forked without the thread that redraws.
         if self._live is None and self._redrawn:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self._bars,
-                refresh_per_second=4,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
+            self._live = start_bars(self._console, self._bars)
 
     def on_client(self, phase: str, report: Report) -> None:
         self.meter.count_client(report)
@@ -88,11 +78,7 @@ class Progress(Observer):
         meter = self.meter
         left = meter.seconds_left
         clients = f"{meter.clients_done}/{meter.clients_asked}" if meter.clients_asked else ""
-        grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True)
-        grid.add_column(no_wrap=True, justify="right")
-        grid.add_column(ratio=1)
-        grid.add_column(no_wrap=True, justify="right", min_width=12)
+        grid = bar_grid()
         part = meter.clients_done / meter.clients_asked if meter.clients_asked else 0.0
         grid.add_row(
             "rounds",

@@ -10,9 +10,9 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from unisono.cli.bars import bar_grid, can_redraw, start_bars
 from unisono.cli.meter import Meter, duration
 from unisono.config import Config
 from unisono.federation.rounds import Observer, RoundRecord, State
@@ -20,7 +20,7 @@ from unisono.federation.worker import Report
 from unisono.studies.grid import Cell
 from unisono.studies.history import History
 from unisono.studies.results import number
-from unisono.studies.runner import Status, Watcher, status_of
+from unisono.studies.runner import Watcher, is_finished
 from unisono.studies.study import Study
 
 
@@ -37,7 +37,7 @@ class Pace:
         self._left: list[Cell] = []
         self._seconds: dict[str, list[float]] = {}
         for cell in cells:
-            if status_of(cell.path) is Status.finished:
+            if is_finished(cell.path):
                 self.finish(cell, History(cell.path).seconds)
             else:
                 self._left.append(cell)
@@ -58,7 +58,7 @@ class Pace:
         known = [value for values in self._seconds.values() for value in values]
         total = 0.0
         for cell in self._left:
-            if status_of(cell.path) is Status.finished:
+            if is_finished(cell.path):
                 continue  # by another process
             if cell == current and current_left is not None:
                 total += current_left
@@ -103,7 +103,7 @@ class StudyProgress(Watcher, Observer):
         self._cell: Cell | None = None
         self._meter: Meter | None = None
         self._live: Live | None = None
-        self._redrawn = console.is_interactive and console.file.isatty()
+        self._redrawn = can_redraw(console)
 
     def __enter__(self) -> StudyProgress:
         return self
@@ -112,23 +112,14 @@ class StudyProgress(Watcher, Observer):
         self._stop()
 
     def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
-        self._cell, self._meter = cell, Meter(config.federation.rounds, config.training, self._clock)
+        self._cell, self._meter = cell, Meter(config.federation.rounds, config.local_training, self._clock)
         return (self,)
 
     def on_round_start(self, round: int, num_clients: int) -> None:
         if self._meter is not None:
             self._meter.start_round(round, num_clients)
-        # Only now, for workers have been forked by now and are better forked without the thread that redraws.
         if self._live is None and self._redrawn:
-            self._live = Live(
-                console=self._console,
-                get_renderable=self._bars,
-                refresh_per_second=4,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start()
+            self._live = start_bars(self._console, self._bars)
 
     def on_client(self, phase: str, report: Report) -> None:
         if self._meter is not None:
@@ -161,7 +152,7 @@ class StudyProgress(Watcher, Observer):
     @property
     def _done(self) -> int:
         """Cells that need no more work, those of helpers included."""
-        return self._failed + sum(status_of(cell.path) is Status.finished for cell in self._cells)
+        return self._failed + sum(is_finished(cell.path) for cell in self._cells)
 
     def _stop(self) -> None:
         if self._live is not None:
@@ -181,11 +172,7 @@ class StudyProgress(Watcher, Observer):
             return Text("")
         left = self.pace.seconds_left(cell, meter.seconds_left)
         part = meter.clients_done / meter.clients_asked if meter.clients_asked else 0.0
-        grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True)
-        grid.add_column(no_wrap=True, justify="right")
-        grid.add_column(ratio=1)
-        grid.add_column(no_wrap=True, justify="right", min_width=12)
+        grid = bar_grid()
         share = (meter.rounds_done + part) / meter.num_rounds
         whole = "" if left is None else f"{duration(left)} left"
         grid.add_row("runs", f"{self._done}/{self._total}", ProgressBar(total=self._total, completed=self._done + share), whole)

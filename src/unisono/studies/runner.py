@@ -49,12 +49,16 @@ class Watcher:
 
 def status_of(path: Path) -> Status:
     """Where the run of a cell stands."""
+    if is_finished(path):
+        return Status.finished
     if not (path / "config.toml").is_file():
         return Status.missing
-    directory = RunDirectory(path)
-    if directory.in_use:
-        return Status.running
-    return Status.finished if (path / "status.json").is_file() else Status.unfinished
+    return Status.running if RunDirectory(path).in_use else Status.unfinished
+
+
+def is_finished(path: Path) -> bool:
+    """Whether the run of a cell has come to its end; asking does not touch its lock, so it may be asked often."""
+    return (path / "status.json").is_file()
 
 
 def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cell, str]:
@@ -111,25 +115,6 @@ def helpers(cells: Sequence[Cell], number: int) -> Iterator[None]:
             process.join()
 
 
-def _help(cells: Sequence[Cell], parent: int) -> None:
-    import torch
-
-    class Orphan(Watcher):
-        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
-            if os.getppid() != parent:
-                raise KeyboardInterrupt
-            return ()
-
-    torch.set_num_threads(1)
-    with suppress(KeyboardInterrupt):
-        run_cells(cells, Orphan())
-
-
-def _waits(cell: Cell) -> bool:
-    """Whether the cell starts from a run that another process has not finished."""
-    return any(status_of(path) is Status.running for path in cell.needs)
-
-
 def run_cell(cell: Cell, config: Config, observers: Sequence[Observer] = ()) -> None:
     """Runs one cell to its end, from its last checkpoint where it has one."""
     if cell.untrained:
@@ -154,6 +139,25 @@ def check_same(cells: Iterable[Cell]) -> None:
                     f"{cell.path} was run with {name} = {saved.get(name)!r}, and the study now says {wanted.get(name)!r}: "
                     "remove that directory, or keep the studies apart with --name."
                 )
+
+
+def _help(cells: Sequence[Cell], parent: int) -> None:
+    import torch
+
+    class Orphan(Watcher):
+        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+            if os.getppid() != parent:
+                raise KeyboardInterrupt
+            return ()
+
+    torch.set_num_threads(1)
+    with suppress(KeyboardInterrupt):
+        run_cells(cells, Orphan())
+
+
+def _waits(cell: Cell) -> bool:
+    """Whether the cell starts from a run that another process has not finished."""
+    return any(status_of(path) is Status.running for path in cell.needs)
 
 
 def _probe_untrained(path: Path, config: Config) -> None:
