@@ -49,8 +49,9 @@ def test_another_variants_run(tmp_path: Path) -> None:
     path = tmp_path / "chain.toml"
     path.write_text(SMALL.replace('"method.projection_dim=16"', '"model.pretrained={run of SimCLR}"'))
     cells = make_cells(read_study(path), Path("here"))
-    pretrained = find(cells, "Orchestra", "alpha 10", 1).config().model.pretrained
-    assert pretrained == "here/chain/simclr_alpha-10_seed-1"
+    orchestra = find(cells, "Orchestra", "alpha 10", 1)
+    assert orchestra.config().model.pretrained == "here/chain/simclr_alpha-10_seed-1"
+    assert orchestra.needs == (find(cells, "SimCLR", "alpha 10", 1).path,)
     path.write_text(SMALL.replace('"method.projection_dim=16"', '"model.pretrained={run of SimCLRR}"'))
     with pytest.raises(UserError, match="Did you mean 'SimCLR'"):
         make_cells(read_study(path), Path("here"))
