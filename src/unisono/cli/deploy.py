@@ -119,7 +119,7 @@ def run(
     )
     console = make_console()
     try:
-        launch(found, path)
+        number = launch(found, path)
     except UserError:
         if resume is None and not (path / "flower.json").exists():
             _remove(path)
@@ -136,10 +136,11 @@ def run(
             words += [f"{key.removeprefix(PREFIX)} {value:.4f}" for key, value in entry.items() if key.startswith(PREFIX)]
             console.print("  ".join(words), soft_wrap=True)
 
-    status = follow(found, path, show)
+    status = follow(found, path, number, show)
     if status["status"] != "finished":
-        again = f"continue with 'unisono deploy run --resume {path.name} --server {server}'"
-        raise UserError(f"The run ended after round {status['round']}: {status.get('reason', 'no reason given')} {again}.")
+        reason = str(status.get("reason", "no reason given")).rstrip(".")
+        again = f"Continue with 'unisono deploy run --resume {path.name} --server {server}'."
+        raise UserError(f"The run ended after round {status['round']}: {reason}. {again}")
     print(path)
 
 

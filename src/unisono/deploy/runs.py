@@ -50,18 +50,19 @@ def launch(server: ServerDirectory, path: Path) -> int:
     with Control(server.address, server.certificate) as control:
         number = control.start(server.app, {"directory": str(path.resolve())})
     directory.write_json("flower.json", {"run_id": number})
-    directory.write_json("status.json", {"status": "starting", "round": 0})
+    directory.write_json("status.json", {"status": "starting", "round": 0, "run_id": number})
     return number
 
 
 def follow(
-    server: ServerDirectory, path: Path, on_round: Callable[[dict[str, Any]], None], poll: float = 0.5
+    server: ServerDirectory, path: Path, run_id: int, on_round: Callable[[dict[str, Any]], None], poll: float = 0.5
 ) -> dict[str, Any]:
     """Tells of every round as it ends, and returns the run's last status.
 
     Args:
         server: it runs on.
         path: the run directory.
+        run_id: Flower's number of the run; how an earlier one in the directory ended is of no concern.
         on_round: told the metrics of a round.
         poll: seconds between two looks.
     """
@@ -73,18 +74,19 @@ def follow(
             on_round(entry)
         seen = len(rounds)
         status = directory.read_json("status.json")
-        if status["status"] in ("finished", "failed"):
+        if _ended(status, run_id):
             return status
         if time.monotonic() - looked > 10:
             looked = time.monotonic()
             with Control(server.address, server.certificate) as control:
-                word = control.status(int(directory.read_json("flower.json")["run_id"]))
-            if word.startswith(("finished", "unknown")) and directory.read_json("status.json")["status"] not in (
-                "finished",
-                "failed",
-            ):
+                word = control.status(run_id)
+            if word.startswith(("finished", "unknown")) and not _ended(directory.read_json("status.json"), run_id):
                 return {"status": "failed", "round": status.get("round", 0), "reason": f"Flower says {word}"}
         time.sleep(poll)
+
+
+def _ended(status: dict[str, Any], run_id: int) -> bool:
+    return status["status"] in ("finished", "failed") and status["run_id"] == run_id
 
 
 def find_run(server: ServerDirectory, name: str) -> Path:
@@ -99,10 +101,12 @@ def find_run(server: ServerDirectory, name: str) -> Path:
 def stop_run(server: ServerDirectory, path: Path) -> None:
     """Stops a run; it can be continued from its last checkpoint."""
     directory = RunDirectory.open(path)
+    number = int(directory.read_json("flower.json")["run_id"])
     with Control(server.address, server.certificate) as control:
-        control.stop(int(directory.read_json("flower.json")["run_id"]))
+        control.stop(number)
     rounds = directory.checkpoints().rounds()
-    directory.write_json("status.json", {"status": "failed", "round": rounds[-1] if rounds else 0, "reason": "stopped"})
+    status = {"status": "failed", "round": rounds[-1] if rounds else 0, "run_id": number, "reason": "stopped"}
+    directory.write_json("status.json", status)
 
 
 def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:

@@ -17,12 +17,12 @@ from unisono.engines.flower.server_app import is_simulation, make_server_app, se
 from unisono.experiment import Experiment, run_path, simulation_terms, start
 
 
-def main(grid: Any, run_config: Mapping[str, Any]) -> None:
+def main(grid: Any, run_config: Mapping[str, Any], run_id: int) -> None:
     """Runs what the config names: ``directory``, a run directory that was prepared, or ``recipe`` with ``settings``."""
     directory = str(run_config.get("directory", ""))
     server = os.environ.get(SERVER_VARIABLE)
     if directory and server:
-        serve(grid, Path(directory), Host.of(ServerDirectory.open(Path(server))))
+        serve(grid, Path(directory), Host.of(ServerDirectory.open(Path(server))), run_id)
         return
     recipe = str(run_config.get("recipe", "")) or "digits-smoke"
     settings = shlex.split(str(run_config.get("settings", "")))
@@ -38,7 +38,7 @@ def main(grid: Any, run_config: Mapping[str, Any]) -> None:
         )
         return
     host = Host.of(ServerDirectory.open(Path(server))) if server else Host(ServerConfig(num_clients=settled_nodes(grid)), None)
-    serve(grid, prepare_run(Path("runs"), host.config.num_clients, recipe, settings, None), host)
+    serve(grid, prepare_run(Path("runs"), host.config.num_clients, recipe, settings, None), host, run_id)
 
 
 app = make_server_app(main)

@@ -65,39 +65,53 @@ class Host:
 
 
 class StatusFile(Observer):
-    """Writes ``status.json`` after every round."""
+    """``status.json``: where a run stands, and which of the runs that Flower counts says so.
 
-    def __init__(self, directory: RunDirectory) -> None:
+    A server that was cut off and the one that goes on with its run may both be there for a moment.
+    """
+
+    def __init__(self, directory: RunDirectory, run_id: int) -> None:
         self._directory = directory
+        self._run_id = run_id
+
+    def write(self, status: str, num_rounds: int, **more: str) -> None:
+        self._directory.write_json("status.json", {"status": status, "round": num_rounds, "run_id": self._run_id, **more})
 
     def on_round_end(self, state: State, record: Any) -> None:
-        self._directory.write_json("status.json", {"status": "running", "round": state.round})
+        self.write("running", state.round)
 
 
-def serve(grid: Any, path: Path, host: Host) -> None:
+def serve(grid: Any, path: Path, host: Host, run_id: int) -> None:
     """Runs, or goes on with, the run in a directory until it is finished.
 
     Args:
         grid: Flower's.
         path: a run directory that ``prepare_run`` made.
         host: the server it runs on.
+        run_id: Flower's number of the run.
     """
     directory = RunDirectory.open(path)
+    status = StatusFile(directory, run_id)
     config = resolve(directory.config_tree)
     _lock(directory)
     try:
-        directory.write_json("status.json", {"status": "waiting for clients", "round": 0})
-        _serve(grid, directory, config, host)
+        status.write("waiting for clients", 0)
+        _serve(grid, directory, config, host, status)
     except BaseException as error:
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         rounds = directory.checkpoints().rounds()
-        directory.write_json("status.json", {"status": "failed", "round": rounds[-1] if rounds else 0, "reason": reason})
+        status.write("failed", rounds[-1] if rounds else 0, reason=_reason(error))
         raise
     finally:
         directory.unlock()
 
 
-def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host) -> None:
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):  # how Flower ends an app: its run was stopped, or its server is gone
+        return "interrupted"
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
+def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host, status: StatusFile) -> None:
     def note(sentence: str) -> None:
         print(sentence, flush=True)
         directory.logs["notes"].append({"round": None, "note": sentence})
@@ -122,10 +136,11 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host) -> No
     engine = _engine(grid, fleet, method, config, terms, host)
     federation = Federation(method, engine, store, config.federation_sections, config.run.seed)
     state = federation.start() if state is None else state
-    directory.write_json("status.json", {"status": "running", "round": state.round})
-    state = federation.run(state, _observers(directory, config, method, store, engine, terms, host, agreement, note))
+    status.write("running", state.round)
+    observers = _observers(directory, config, method, store, engine, terms, host, agreement, note)
+    state = federation.run(state, [*observers, status, _checkpointing(directory, config, store)])
     LoadedRun(directory, config, method, state.server, state.round).save_model()
-    directory.write_json("status.json", {"status": "finished", "round": state.round})
+    status.write("finished", state.round)
     store.close()
 
 
@@ -168,7 +183,7 @@ def _observers(
     agreement: Agreement,
     note: Callable[[str], None],
 ) -> list[Observer]:
-    """In the order in which they look on: probes add to the record, logs write it, the checkpoint comes last."""
+    """In the order in which they look on: probes add to the record, logs write it."""
     found: list[Observer] = [ClientProbing(engine, method, terms, config, note)]
     if host.config.labelled is not None:
         path = Path(host.config.labelled).expanduser()
@@ -188,10 +203,12 @@ def _observers(
     guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
     found.append(PrivacyReport(directory, method.shares, guarantee, accountant))
     found.append(Tracking(config.track, directory, config.as_tree(), config.federation.rounds))
-    found += [Logs(directory), Failures(directory), StatusFile(directory)]
+    return [*found, Logs(directory), Failures(directory)]
+
+
+def _checkpointing(directory: RunDirectory, config: Config, store: ClientStore) -> Checkpointing:
     run = config.run
-    found.append(Checkpointing(directory, store, run.checkpoint_every, run.keep_checkpoints, config.federation.rounds))
-    return found
+    return Checkpointing(directory, store, run.checkpoint_every, run.keep_checkpoints, config.federation.rounds)
 
 
 def public_tree(config: Config) -> dict[str, Any]:

@@ -11,20 +11,20 @@ from flwr.serverapp import Grid, ServerApp
 
 from unisono.engines.flower.codec import read_values, values_content
 
-Main = Callable[[Grid, Mapping[str, Any]], None]
+Main = Callable[[Grid, Mapping[str, Any], int], None]
 
 
 def make_server_app(main: Main) -> ServerApp:
     """A ServerApp.
 
     Args:
-        main: called with the grid and the run's config.
+        main: called with the grid, the run's config and Flower's number of the run.
     """
     app = ServerApp()
 
     @app.main()
     def run(grid: Grid, context: Context) -> None:
-        main(grid, dict(context.run_config))
+        main(grid, dict(context.run_config), context.run_id)
 
     return app
 
