@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from unisono.core.errors import UserError as UserError
     from unisono.core.method import Method as Method
     from unisono.core.method import register as register
-    from unisono.experiment import resume as resume
-    from unisono.experiment import run as run
     from unisono.loaded import LoadedRun as LoadedRun
     from unisono.loaded import load as load
+    from unisono.running import resume as resume
+    from unisono.running import run as run
     from unisono.transformer import EncoderTransformer as EncoderTransformer
 
 __version__ = "0.1.0"
@@ -25,8 +25,8 @@ _HOMES = {
     "UserError": "unisono.core.errors",
     "load": "unisono.loaded",
     "register": "unisono.core.method",
-    "resume": "unisono.experiment",
-    "run": "unisono.experiment",
+    "resume": "unisono.running",
+    "run": "unisono.running",
 }
 
 __all__ = ["EncoderTransformer", "LoadedRun", "Method", "UserError", "__version__", "load", "register", "resume", "run"]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
-from unisono.experiment import Experiment, gathering
+from unisono.experiment import Experiment
 from unisono.report.files import ReportFiles
 from unisono.report.run_page import write_page
+from unisono.running import gathering
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
 

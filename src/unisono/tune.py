@@ -23,9 +23,10 @@ from unisono.config import Config, resolve
 from unisono.core.config import Tree, merge, parse_overrides, write_toml
 from unisono.core.errors import ClientError, UserError
 from unisono.data.datasets import Dataset, load_dataset
-from unisono.experiment import Experiment, resume, start
+from unisono.experiment import Experiment
 from unisono.federation.rounds import Observer
 from unisono.loaded import LoadedRun, load
+from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import write_atomically
 

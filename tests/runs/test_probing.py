@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono import load
-from unisono.experiment import resume, run
+from unisono.running import resume, run
 
 SETTINGS = [
     "data.limit=120", "data.test_limit=40", "federation.rounds=4", "evaluation.probe_every=2", "engine.workers=0",

@@ -29,7 +29,8 @@ def demo(
 
     from unisono.cli.progress import Progress, headline
     from unisono.config import build_tree, resolve
-    from unisono.experiment import Experiment, run_path, start
+    from unisono.experiment import Experiment, run_path
+    from unisono.running import start
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
     console = make_console()

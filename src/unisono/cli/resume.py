@@ -17,7 +17,7 @@ def resume(run: options.Run, quiet: options.Quiet = False, json: options.Json = 
     from unisono.cli.progress import Progress, headline
     from unisono.cli.summary import summarise
     from unisono.config import resolve
-    from unisono.experiment import resume as resume_run
+    from unisono.running import resume as resume_run
     from unisono.runs.directory import RunDirectory
 
     config = resolve(RunDirectory.open(run).config_tree)

@@ -35,7 +35,8 @@ def run(
     from unisono.cli.summary import summarise
     from unisono.config import build_tree, resolve
     from unisono.core.config import merge
-    from unisono.experiment import Experiment, run_path, start
+    from unisono.experiment import Experiment, run_path
+    from unisono.running import start
 
     flags = {
         "dataset": dataset,

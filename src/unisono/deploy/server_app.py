@@ -14,7 +14,8 @@ from unisono.deploy.processes import SERVER_VARIABLE
 from unisono.deploy.runs import prepare_run
 from unisono.deploy.serving import Host, serve
 from unisono.engines.flower.server_app import is_simulation, make_server_app, settled_nodes
-from unisono.experiment import Experiment, run_path, simulation_terms, start
+from unisono.experiment import Experiment, run_path
+from unisono.running import simulation_terms, start
 
 
 def main(grid: Any, run_config: Mapping[str, Any], run_id: int) -> None:

@@ -20,7 +20,7 @@ from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.engine import FlowerEngine, Rules
 from unisono.engines.flower.fleet import Fleet
 from unisono.engines.flower.secure import SecureEngine, check_secure
-from unisono.experiment import check_privacy, restore
+from unisono.experiment import check_privacy
 from unisono.federation.client_store import ClientStore
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.rounds import Federation, Observer, State
@@ -28,6 +28,7 @@ from unisono.loaded import LoadedRun
 from unisono.methods.exchange import Exchange
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.privacy.guarantee import ReleasesStatistics
+from unisono.running import restore
 from unisono.runs.directory import RunDirectory
 from unisono.runs.exchange_log import ExchangeLog
 from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger

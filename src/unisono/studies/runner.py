@@ -14,8 +14,9 @@ from typing import Any
 from unisono.config import Config, resolve
 from unisono.core.config import Tree
 from unisono.core.errors import ClientError, UserError
-from unisono.experiment import Experiment, resume, start
+from unisono.experiment import Experiment
 from unisono.federation.rounds import Observer, RoundRecord
+from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
 from unisono.runs.probing import PREFIX
 from unisono.studies.grid import Cell
