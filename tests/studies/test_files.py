@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def test_all_cells_resolve(name: str, scale: str) -> None:
     untrained = len(study.setting_names) if study.config.untrained else 0
     allowed = untrained + ALIKE.get(name, 0)
     assert len(seen) >= len(configs) - allowed, "two cells of the grid are the same experiment"
+
+
+@pytest.mark.parametrize("name", list(list_studies()))
+def test_no_list_of_settings_sets_a_key_twice(name: str) -> None:
+    lists = re.findall(r"(?ms)^(?:\w+\.)?set = \[(.*?)\]$", list_studies()[name].read_text())
+    for settings in lists:
+        keys = re.findall(r'"([\w.]+)=', settings)
+        assert len(keys) == len(set(keys)), settings
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)

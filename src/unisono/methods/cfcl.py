@@ -37,12 +37,12 @@ class CFCL(Exchange):
     defaults = {
         "partition": {"scheme": "classes-per-client", "num_clients": 10},
         "model": {"backbone": "cfcl-cnn"},
-        "views": {"preset": "cfcl"},
+        "views": {"preset": "byol"},
         "training": {
             "local_steps": 10,
             "batch_size": 64,
             "optimizer": "adam",
-            "learning_rate": 1e-4,
+            "learning_rate": 1e-3,
             "weight_decay": 0.0,
         },
         "federation": {"rounds": 250},

@@ -33,7 +33,7 @@ class SelectionConfig(Section):
     selection: Literal["importance", "uniform", "none"] = Field(
         "importance", description="how points for a neighbour are drawn; none exchanges nothing, which is FedAvg"
     )
-    points_per_pull: int = Field(100, ge=1, description="n, points that a device pulls from each neighbour in a round")
+    points_per_pull: int = Field(300, ge=1, description="n, points that a device pulls from each neighbour in a round")
     reserve: Literal["kmeans", "random"] = Field("kmeans", description="which points a device pushes at the start")
     num_reserve: int = Field(500, ge=1, description="K_reserve, how many of them")
     num_candidates: int = Field(1000, ge=1, description="K_approx, own points that are looked at between two aggregations")
@@ -44,7 +44,7 @@ class SelectionConfig(Section):
     importance_temperature: tuple[float, float] = Field(
         (4.0, 10.0), description="lambda, the weight of the losses, in the first round and after the last"
     )
-    margin: float = Field(0.5, ge=0, description="m of the triplet loss")
+    margin: float = Field(1.0, ge=0, description="m of the triplet loss")
 
     @property
     def by_importance(self) -> bool:
