@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import statistics
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,17 @@ from unisono.studies.results import Results
 from unisono.studies.study import UNTRAINED, Axis
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vPX*<>"
+PANEL_WIDTH = 6.4
+PANEL_HEIGHT = 4.0
+GROUP_WIDTH = 1.05
+"""Inches for the bars of one setting; panels with many settings grow."""
+LETTERS = 12
+"""Of a setting's name on one line under its bars."""
 
 
 def draw_study(results: Results) -> dict[str, bytes]:
@@ -33,6 +41,7 @@ def draw_study(results: Results) -> dict[str, bytes]:
     draw = {"bars": _draw_bars, "line": _draw_line, "curves": _draw_curves, "scatter": _draw_scatter}[shape]
     figure = Figure(layout="constrained")
     draw(figure, results)
+    _add_legend(figure, results.study.row_names)
     files = {}
     for ending in ("png", "svg"):
         content = io.BytesIO()
@@ -90,7 +99,10 @@ def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: i
     )
     any_paper = bool(results.study.paper)
     columns = 2 if any_paper else 1
-    figure.set_size_inches(6.4 * columns, 4.0 * num_rows)
+    width = PANEL_WIDTH
+    if results.study.config.shape == "bars":
+        width = max(width, GROUP_WIDTH * len(results.study.setting_names))
+    figure.set_size_inches(width * columns, PANEL_HEIGHT * num_rows)
     panels = [(figure.add_subplot(num_rows, columns, row * columns + 1), False)]
     panels[0][0].set_title(f"here ({results.study.config.scale} scale)" if any_paper else results.study.config.title)
     if has_paper:
@@ -124,19 +136,18 @@ def _draw_bars(figure: Figure, results: Results) -> None:
                 found = [(place, *point) for place, point in zip(places, points, strict=True) if point[0] is not None]
                 if found:
                     x, y, error = zip(*found, strict=True)
-                    bars = [value for value in error if value > 0]
-                    axes.bar(
-                        x, y, width, yerr=error if bars else None, color=_colour(number, variant), label=variant, capsize=2
-                    )
+                    axes.bar(x, y, width, color=_colour(number, variant), label=variant)
+                    if any(error):
+                        axes.errorbar(x, y, error, fmt="none", ecolor="0.2", elinewidth=1, capsize=2)
                     heights += y
-            axes.set_xticks(range(len(settings)), ["" if name == "all" else name for name in settings])
+            axes.set_xticks(range(len(settings)), ["" if name == "all" else _wrapped(name) for name in settings])
+            axes.set_xlim(-0.5, len(settings) - 0.5)
             label = axis_name(metric)
             if heights and min(heights) > 0.6 * max(heights):
                 # Bars that differ by a few percent of their height would look alike from zero.
                 axes.set_ylim(bottom=max(0.0, min(heights) - max(max(heights) - min(heights), 0.05 * max(heights))))
                 label += ", not from 0"
-            _finish(axes, "", label, legend=len(variants) > 1)
-            axes.tick_params(axis="x", rotation=20 if max(map(len, settings)) * len(settings) > 60 else 0)
+            _finish(axes, "", label)
 
 
 def _draw_line(figure: Figure, results: Results) -> None:
@@ -159,14 +170,14 @@ def _draw_line(figure: Figure, results: Results) -> None:
             if not numeric or len(numbers) <= 8:
                 axes.set_xticks(places, study.setting_names)
                 axes.minorticks_off()
-            _finish(axes, study.config.axis_label, axis_name(metric), legend=len(study.row_names) > 1)
+            _finish(axes, study.config.axis_label, axis_name(metric))
 
 
 def _draw_curves(figure: Figure, results: Results) -> None:
     study, axis = results.study, results.study.config.axis
     metrics = [metric for metric in study.config.metrics if parse_effort(metric) is None]
     settings = study.setting_names
-    figure.set_size_inches(6.4 * len(settings), 4.0 * len(metrics))
+    figure.set_size_inches(PANEL_WIDTH * len(settings), PANEL_HEIGHT * len(metrics))
     for row, metric in enumerate(metrics):
         factor = 100 if in_percent(metric) else 1
         for column, setting in enumerate(settings):
@@ -186,14 +197,14 @@ def _draw_curves(figure: Figure, results: Results) -> None:
                     high = [factor * (v + e) for v, e in zip(y, error, strict=True)]
                     axes.fill_between(x, low, high, color=_colour(number, variant), alpha=0.15, linewidth=0)
             axes.set_title(study.config.title if setting == "all" else setting)
-            _finish(axes, AXES[axis], axis_name(metric), legend=len(study.row_names) > 1)
+            _finish(axes, AXES[axis], axis_name(metric))
 
 
 def _draw_scatter(figure: Figure, results: Results) -> None:
     """A point per run: the second metric over the first, with their correlation."""
     study = results.study
     first, second = study.config.metrics[:2] if len(study.config.metrics) > 1 else study.config.metrics * 2
-    figure.set_size_inches(6.4, 4.8)
+    figure.set_size_inches(PANEL_WIDTH, 1.2 * PANEL_HEIGHT)
     axes = figure.add_subplot()
     factors = [100 if in_percent(metric) else 1 for metric in (first, second)]
     for number, variant in enumerate(study.row_names):
@@ -205,7 +216,7 @@ def _draw_scatter(figure: Figure, results: Results) -> None:
             axes.scatter(x, y, color=_colour(number, variant), marker=MARKERS[number % len(MARKERS)], label=variant)
     r = correlation(pairs_of(results, first, second, study.row_names))
     axes.set_title(study.config.title + ("" if r is None else f"  (R = {r:.2f})"))
-    _finish(axes, axis_name(first), axis_name(second), legend=len(study.row_names) > 1)
+    _finish(axes, axis_name(first), axis_name(second))
 
 
 def pairs_of(results: Results, first: str, second: str, variants: Sequence[str]) -> list[tuple[float, float]]:
@@ -233,10 +244,25 @@ def _style(number: int, variant: str) -> dict[str, Any]:
     return {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linestyle": "--" if variant == UNTRAINED else "-"}
 
 
-def _finish(axes: Axes, x_label: str, y_label: str, *, legend: bool) -> None:
+def _wrapped(name: str) -> str:
+    return "\n".join(textwrap.wrap(name, LETTERS, break_long_words=False, break_on_hyphens=False))
+
+
+def _add_legend(figure: Figure, names: Sequence[str]) -> None:
+    """One for all panels, below them, where it hides nothing."""
+    handles: dict[str, Artist] = {}
+    for axes in figure.axes:
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    labels = [name for name in names if name in handles]
+    if len(labels) > 1:
+        columns = min(len(labels), int(figure.get_figwidth() // 1.6))
+        shown = [handles[label] for label in labels]
+        figure.legend(handles=shown, labels=labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _finish(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if legend and axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small", facecolor="white", framealpha=0.8, edgecolor="none")
