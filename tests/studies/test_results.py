@@ -18,7 +18,7 @@ from unisono.studies.page import study_page
 from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
 from unisono.studies.study import UNTRAINED, read_study
 from unisono.studies.tables import TextTable, run_table, study_table
-from unisono.studies.writing import as_markdown, write_numbers, write_pictures
+from unisono.studies.writing import as_markdown, correlations, write_numbers, write_pictures
 
 STUDY = SMALL.replace('"knn", "rounds to knn 0.01", "rounds to knn 2"', '"linear", "rounds to linear 0.65", "loss"').replace(
     "[paper.knn]", "[paper.linear]"
@@ -120,6 +120,12 @@ def test_correlation(results: Results) -> None:
     assert correlation([(0, 0), (1, 2), (2, 4)]) == pytest.approx(1)
     assert correlation([(0, 0), (1, -2), (2, -4)]) == pytest.approx(-1)
     assert correlation([(0, 0), (1, 2)]) is None
+
+
+def test_correlations_in_words(results: Results) -> None:
+    words = correlations(results, "linear", "loss")
+    assert words == "Correlation R of linear and loss: over all runs unknown, SimCLR unknown, Orchestra unknown."
+    assert "over all runs 1.00" in correlations(results, "linear", "linear")
 
 
 @pytest.mark.parametrize("shape", ["bars", "line", "curves", "scatter"])

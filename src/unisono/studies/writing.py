@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 from unisono.runs.files import write_atomically
@@ -40,7 +41,7 @@ def write_pictures(results: Results, path: Path, command: str = "") -> None:
 
 def as_markdown(results: Results) -> str:
     """The whole result as Markdown: claim, a table per metric, what is missing."""
-    study, config = results.study, results.study.config
+    config = results.study.config
     parts = [f"# {config.title}\n"]
     if config.claim:
         parts.append(f"Claim: {config.claim}\n")
@@ -48,11 +49,6 @@ def as_markdown(results: Results) -> str:
     parts.append("; ".join(filter(None, facts)) + ".\n")
     for metric in config.metrics:
         parts.append(f"## {metric}\n\n{study_table(results, metric).as_markdown()}")
-    if config.shape == "scatter" and len(config.metrics) > 1:
-        r = correlation(pairs_of(results, config.metrics[0], config.metrics[1], study.row_names))
-        parts.append(
-            f"Correlation of {config.metrics[0]} and {config.metrics[1]} over runs: {'unknown' if r is None else f'{r:.3f}'}.\n"
-        )
     parts.append(small_print(results) + "\n")
     if config.note:
         parts.append(config.note + "\n")
@@ -63,10 +59,31 @@ def as_markdown(results: Results) -> str:
     return "\n".join(parts)
 
 
+def correlations(results: Results, first: str, second: str) -> str:
+    """Pearson's R of two metrics over all runs, and over those of each variant."""
+    names = [name for name in results.study.row_names if pairs_of(results, first, second, [name])]
+    found = {name: correlation(pairs_of(results, first, second, [name])) for name in names}
+    whole = correlation(pairs_of(results, first, second, names))
+    known = [r for r in found.values() if r is not None]
+    words = [f"over all runs {_in_words(whole)}", *(f"{name} {_in_words(r)}" for name, r in found.items())]
+    if len(known) > 1:
+        words.append(f"mean of these {statistics.fmean(known):.2f}")
+    return f"Correlation R of {first} and {second}: {', '.join(words)}."
+
+
+def _in_words(r: float | None) -> str:
+    return "unknown" if r is None else f"{r:.2f}"
+
+
 def small_print(results: Results) -> str:
     """How the table is to be read."""
-    deviation = "Mean ± standard deviation over seeds; accuracies in percent."
-    return f"{deviation} The paper's numbers are in square brackets." if results.study.paper else deviation
+    words = ["Mean ± standard deviation over seeds; accuracies in percent."]
+    if results.study.paper:
+        words.append("The paper's numbers are in square brackets.")
+    config = results.study.config
+    if config.shape == "scatter" and len(config.metrics) > 1:
+        words.append(correlations(results, config.metrics[0], config.metrics[1]))
+    return " ".join(words)
 
 
 def seeds_of(results: Results) -> list[int]:
