@@ -16,6 +16,7 @@ import unisono
 from unisono.engines.flower.environment import QUIET
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(sys.executable).parent
 SETTINGS = ("partition.num_clients=3", "cohort.size=2", "federation.rounds=1", "run.name=app", "report.enabled=false")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower"), pytest.mark.timeout(300)]
@@ -36,11 +37,12 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def test_it_has_the_bits_of_the_embedded_engine(home: Path, tmp_path: Path) -> None:
     settings = " ".join((*SETTINGS, f"run.directory={tmp_path}"))
     command = (
-        Path(sys.executable).with_name("flwr"), "run", ROOT, "local", "--stream",
+        SCRIPTS / "flwr", "run", ROOT, "local", "--stream",
         "--federation-config", "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=2",
         "--run-config", f'recipe="digits-smoke" settings="{settings}"',
     )  # fmt: skip
-    environment = {**os.environ, **QUIET, "FLWR_HOME": str(home)}
+    path = os.pathsep.join((str(SCRIPTS), os.environ["PATH"]))  # where Flower looks for its own programs
+    environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
     done = subprocess.run(command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found = unisono.load(tmp_path / "app").server.flatten()
