@@ -219,7 +219,7 @@ class _Search:
 
     def _run(self, config: Config, path: Path, observers: Sequence[Observer]) -> LoadedRun:
         """The finished run of a trial: as it was left, continued, or new."""
-        if (path / "status.json").is_file():
+        if RunDirectory(path).finished:
             return load(path)
         if (path / "config.toml").is_file():
             return resume(path, observers=observers)

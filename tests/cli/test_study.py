@@ -32,10 +32,18 @@ def test_a_study_from_start_to_end(unisono: Command, tmp_path: Path) -> None:
 
 def test_several_runs_at_a_time_make_the_same_table(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL)
-    one = unisono("study", "small.toml", "--seeds", "0", "--name", "one", "--json")
-    two = unisono("study", "small.toml", "--seeds", "0", "--name", "two", "--json", "--jobs", "2")
+    one = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--json")
+    two = unisono("study", "small.toml", "--seeds", "0", "--directory", "two", "--json", "--jobs", "2")
     assert two.code == 0, two
     assert json.loads(two.out)["results"] == json.loads(one.out)["results"]
+    planned = unisono("study", "small.toml", "--seeds", "0,1", "--directory", "one", "--name", "again", "--dry-run")
+    assert planned.out.count(f"in {Path('one', 'small')}") == 6
+    assert planned.out.count("not run") == 6
+    copied = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again")
+    assert "6 runs with the same settings are copied from one/small" in copied.out
+    assert "seed 0: knn" not in copied.out, "nothing runs"
+    again = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again", "--json")
+    assert json.loads(again.out)["results"] == json.loads(one.out)["results"]
 
 
 def test_failures_in_helpers_are_listed_once(unisono: Command, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def make_run(path: Path, seed: int, value: float | None, over: dict[str, Any] | 
     tree = merge({"method": {"name": "simclr"}, "run": {"seed": seed}}, over or {})
     write_run(path, [None if value is None else value - 0.1, value])
     (path / "config.toml").write_text(write_toml(resolve(tree).as_tree()))
-    (path / "status.json").write_text("{}")
+    (path / "status.json").write_text('{"status": "finished"}')
     return path
 
 

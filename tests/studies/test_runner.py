@@ -117,3 +117,23 @@ def test_a_run_that_another_process_works_on_is_passed_over(tmp_path: Path, monk
         assert log.failed == {}
     finally:
         other.unlock()
+
+
+def test_a_run_that_failed_is_not_finished(tmp_path: Path) -> None:
+    cell = cells_of(tmp_path)[1]
+
+    class Fail(Stop):
+        def on_round_end(self, state: State, record: RoundRecord) -> None:
+            if state.round == 1:
+                raise UserError("The disk is full.")
+
+    class Failing(Log):
+        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+            return (Fail(1),)
+
+    assert run_cells([cell], Failing()) == {cell: "The disk is full."}
+    assert status_of(cell.path) is Status.unfinished
+    log = Log()
+    assert run_cells([cell], log) == {}
+    assert log.ended == ["SimCLR"]
+    assert status_of(cell.path) is Status.finished

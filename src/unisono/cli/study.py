@@ -47,7 +47,8 @@ def study(
     """Run a grid of variants, settings and seeds.
 
     STUDY is a .toml file, or a name that 'unisono list studies' shows. The same command again keeps finished runs, continues
-    stopped ones, and draws tables and figures anew.
+    stopped ones, and draws tables and figures anew. Runs that another study in the directory has made with the same settings
+    are copied, unless the study measures time.
 
     Example: unisono study orchestra-figure-5 --dry-run
     """
@@ -57,6 +58,7 @@ def study(
     from unisono.core.errors import UserError
     from unisono.studies.grid import make_cells, select
     from unisono.studies.results import collect
+    from unisono.studies.reuse import find_twins, is_timed
     from unisono.studies.runner import check_same
     from unisono.studies.study import read_study
 
@@ -73,10 +75,12 @@ def study(
     console = make_console()
     console.quiet = json
     _introduce(console, chosen, cells)
+    twins = {} if is_timed(chosen) else find_twins(cells, directory)
     if dry_run:
-        _show_cells(console, cells)
+        _show_cells(console, cells, twins)
         failures: dict[Cell, str] = {}
     else:
+        _take_over(console, twins)
         command = shlex.join(["unisono", "study", reference, *_words(scale, seeds, settings, name, jobs)])
         failures = _run(console, chosen, everything, cells, directory / chosen.directory, command, jobs)
     results = collect(chosen, everything, failures)
@@ -133,10 +137,26 @@ def _introduce(console: Console, study: Study, cells: list[Cell]) -> None:
     console.print("; ".join(filter(None, facts)) + "\n", soft_wrap=True)
 
 
-def _show_cells(console: Console, cells: list[Cell]) -> None:
+def _take_over(console: Console, twins: dict[Cell, Path]) -> None:
+    from unisono.studies.reuse import take_over
+
+    for cell, twin in twins.items():
+        take_over(cell, twin)
+    if twins:
+        origins = ", ".join(dict.fromkeys(_origin(twin) for twin in twins.values()))
+        console.print(f"{len(twins)} runs with the same settings are copied from {origins}\n", soft_wrap=True)
+
+
+def _origin(twin: Path) -> str:
+    """The study that a run belongs to, or a run of its own."""
+    return str(twin.parent if (twin.parent / "results.json").is_file() else twin)
+
+
+def _show_cells(console: Console, cells: list[Cell], twins: dict[Cell, Path]) -> None:
     from unisono.studies.runner import status_of
 
-    rows = [[cell.variant, cell.setting, str(cell.seed), str(status_of(cell.path))] for cell in cells]
+    states = [f"in {_origin(twins[cell])}" if cell in twins else str(status_of(cell.path)) for cell in cells]
+    rows = [[cell.variant, cell.setting, str(cell.seed), state] for cell, state in zip(cells, states, strict=True)]
     console.print(make_table(["variant", "setting", "seed", "state"], rows, right=["seed"]))
 
 

@@ -17,10 +17,11 @@ from unisono.cli.meter import Meter, duration
 from unisono.config import Config
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.federation.worker import Report
+from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
 from unisono.studies.history import History
 from unisono.studies.results import number
-from unisono.studies.runner import Watcher, is_finished
+from unisono.studies.runner import Watcher
 from unisono.studies.study import Study
 
 
@@ -37,7 +38,7 @@ class Pace:
         self._left: list[Cell] = []
         self._seconds: dict[str, list[float]] = {}
         for cell in cells:
-            if is_finished(cell.path):
+            if RunDirectory(cell.path).finished:
                 self.finish(cell, History(cell.path).seconds)
             else:
                 self._left.append(cell)
@@ -58,7 +59,7 @@ class Pace:
         known = [value for values in self._seconds.values() for value in values]
         total = 0.0
         for cell in self._left:
-            if is_finished(cell.path):
+            if RunDirectory(cell.path).finished:
                 continue  # by another process
             if cell == current and current_left is not None:
                 total += current_left
@@ -152,7 +153,7 @@ class StudyProgress(Watcher, Observer):
     @property
     def _done(self) -> int:
         """Cells that need no more work, those of helpers included."""
-        return self._failed + sum(is_finished(cell.path) for cell in self._cells)
+        return self._failed + sum(RunDirectory(cell.path).finished for cell in self._cells)
 
     def _stop(self) -> None:
         if self._live is not None:

@@ -104,6 +104,14 @@ class RunDirectory:
             return False
         return False
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end; asking does not touch its lock, so it may be asked often."""
+        try:
+            return self.read_json("status.json").get("status") == "finished"
+        except UserError:
+            return False
+
     def unlock(self) -> None:
         """Lets others write."""
         if self._lock is not None:

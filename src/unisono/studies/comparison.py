@@ -204,7 +204,7 @@ def _read(path: Path) -> OneRun:
     }
     if history.records and history.records[-1]["round"] < 0:
         options["method.name"] = "untrained"
-    return OneRun(path, int(tree["run"]["seed"]), options, history, (path / "status.json").is_file())
+    return OneRun(path, int(tree["run"]["seed"]), options, history, directory.finished)
 
 
 def _labels(runs: Sequence[OneRun]) -> list[str]:

@@ -50,16 +50,12 @@ class Watcher:
 
 def status_of(path: Path) -> Status:
     """Where the run of a cell stands."""
-    if is_finished(path):
+    directory = RunDirectory(path)
+    if directory.finished:
         return Status.finished
     if not (path / "config.toml").is_file():
         return Status.missing
-    return Status.running if RunDirectory(path).in_use else Status.unfinished
-
-
-def is_finished(path: Path) -> bool:
-    """Whether the run of a cell has come to its end; asking does not touch its lock, so it may be asked often."""
-    return (path / "status.json").is_file()
+    return Status.running if directory.in_use else Status.unfinished
 
 
 def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cell, str]:
@@ -132,7 +128,7 @@ def check_same(cells: Iterable[Cell]) -> None:
         if status_of(cell.path) is Status.missing:
             continue
         saved, wanted = (
-            _flat(config.as_tree()) for config in (resolve(RunDirectory.open(cell.path).config_tree), cell.config())
+            comparable(config.as_tree()) for config in (resolve(RunDirectory.open(cell.path).config_tree), cell.config())
         )
         for name in sorted(saved.keys() | wanted.keys()):
             if saved.get(name) != wanted.get(name):
@@ -178,7 +174,7 @@ def _probe_untrained(path: Path, config: Config) -> None:
         directory.unlock()
 
 
-def _flat(tree: Tree) -> dict[str, Any]:
+def comparable(tree: Tree) -> dict[str, Any]:
     """Every option by its full name, but for those that change no number."""
     found: dict[str, Any] = {}
     for table, values in tree.items():

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.studies.conftest import SMALL
+from unisono.core.config import read_toml
+from unisono.core.errors import UserError
+from unisono.runs.directory import RunDirectory
+from unisono.studies.grid import Cell, make_cells
+from unisono.studies.reuse import find_twins, is_timed, take_over
+from unisono.studies.runner import Status, check_same, run_cells, status_of
+from unisono.studies.study import read_study
+
+
+def cells_of(tmp_path: Path, name: str, text: str = SMALL) -> list[Cell]:
+    path = tmp_path / f"{name}.toml"
+    path.write_text(text)
+    cells = make_cells(read_study(path), tmp_path / "runs", seeds=[0])
+    return [cell for cell in cells if cell.setting == "alpha 10"]
+
+
+def test_a_run_of_the_same_config_is_copied_and_nothing_else(tmp_path: Path) -> None:
+    first = cells_of(tmp_path, "first")
+    assert find_twins(first, tmp_path / "runs") == {}, "there is no such directory yet"
+    run_cells(first[:2])
+    untrained, simclr, orchestra = second = cells_of(tmp_path, "second", SMALL.replace("engine.workers=0", "engine.workers=1"))
+    twins = find_twins(second, tmp_path / "runs")
+    assert twins == {untrained: first[0].path, simclr: first[1].path}, "untrained weights are no twin of trained ones"
+    for cell, twin in twins.items():
+        take_over(cell, twin)
+        assert status_of(cell.path) is Status.finished
+        assert (cell.path / "metrics.jsonl").read_bytes() == (twin / "metrics.jsonl").read_bytes()
+        assert read_toml(cell.path / "config.toml")["run"]["name"] == cell.path.name
+    check_same(second)
+    assert status_of(orchestra.path) is Status.missing
+    assert find_twins(second, tmp_path / "runs") == {}, "what is there already needs no twin"
+    assert not list(simclr.path.parent.glob(".copy-*"))
+    run_cells([simclr])
+    take_over(simclr, first[1].path)  # a process that came second changes nothing
+
+
+def test_other_settings_and_unfinished_runs_are_no_twins(tmp_path: Path) -> None:
+    first = cells_of(tmp_path, "first")[1]
+    run_cells([first])
+    changed = cells_of(tmp_path, "changed", SMALL.replace("partition.alpha=10.0", "partition.alpha=20.0"))
+    assert find_twins(changed, tmp_path / "runs") == {}
+    same = cells_of(tmp_path, "same")
+    RunDirectory(first.path).write_json("status.json", {"status": "failed", "reason": "no more room"})
+    assert find_twins(same, tmp_path / "runs") == {}
+    (first.path / "status.json").write_text("{")
+    assert find_twins(same, tmp_path / "runs") == {}
+    RunDirectory(first.path).write_json("status.json", {"status": "finished", "round": 2})
+    assert list(find_twins(same, tmp_path / "runs").values()) == [first.path]
+    (first.path / "config.toml").write_text("damaged [")
+    assert find_twins(same, tmp_path / "runs") == {}
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = cells_of(tmp_path, "first")[1], cells_of(tmp_path, "second")[1]
+    run_cells([first])
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(UserError, match="No space left"):
+        take_over(second, first.path)
+    assert status_of(second.path) is Status.missing
+    assert list(second.path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "timed"),
+    [
+        ("", "", False),
+        ('"rounds to knn 2"', '"seconds to knn 2"', True),
+        ('"rounds to knn 2"', '"seconds"', True),
+        ('shape = "line"\n', 'shape = "curves"\naxis = "delay"\n', True),
+    ],
+)
+def test_time_is_measured_and_not_copied(tmp_path: Path, old: str, new: str, timed: bool) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace(old, new) if old else SMALL)
+    assert is_timed(read_study(tmp_path / "small.toml")) is timed
