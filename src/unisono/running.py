@@ -86,6 +86,8 @@ def resume(
         on_note: told what the user should know, such as that a damaged checkpoint was passed over.
     """
     directory = RunDirectory.open(Path(path))
+    if directory.untrained:
+        raise UserError(f"{directory.path} holds the probes of an encoder before training: there is nothing to continue.")
     config = resolve(directory.config_tree)
     experiment = Experiment.prepare(config)
     directory.lock()
@@ -184,6 +186,10 @@ def _execute(
             state = federation.start() if state is None else state
             engine.open(state.server)
             state = federation.run(state, _observers(experiment, directory, store, observers))
+        loaded = LoadedRun(directory, config, experiment.method, state.server, state.round)
+        loaded.save_model()
+        shown = experiment.dataset.test_samples if len(experiment.dataset.test_samples) else experiment.dataset.samples
+        save_contact_sheets(directory, experiment.method.assigner(state.server), shown, config.run.seed)
         directory.write_json("status.json", {"status": "finished", "round": state.round})
     except Exception as error:
         directory.unlock()
@@ -194,10 +200,6 @@ def _execute(
     finally:
         store.close()
         directory.unlock()
-    loaded = LoadedRun(directory, config, experiment.method, state.server, state.round)
-    loaded.save_model()
-    shown = experiment.dataset.test_samples if len(experiment.dataset.test_samples) else experiment.dataset.samples
-    save_contact_sheets(directory, experiment.method.assigner(state.server), shown, config.run.seed)
     _write_page(directory, config, config.report.projection)
     return loaded
 

@@ -16,6 +16,8 @@ def test_a_study_from_start_to_end(unisono: Command, tmp_path: Path) -> None:
     part = unisono("study", "small.toml", "--only", "simclr", "--seeds", "0-1")
     assert part.code == 0, part
     assert "[1/4] SimCLR, alpha 0.1, seed 0: knn" in part.out
+    repeat = "unisono study small.toml --seeds 0-1 --only simclr"
+    assert repeat in (tmp_path / "runs" / "small" / "report.html").read_text()
     whole = unisono("study", "small.toml")
     assert whole.code == 0, whole
     assert "Orchestra, alpha 10, seed 1: knn" in whole.out
@@ -39,6 +41,8 @@ def test_several_runs_at_a_time_make_the_same_table(unisono: Command, tmp_path: 
     planned = unisono("study", "small.toml", "--seeds", "0,1", "--directory", "one", "--name", "again", "--dry-run")
     assert planned.out.count(f"in {Path('one', 'small')}") == 6
     assert planned.out.count("not run") == 6
+    fresh = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again", "--dry-run", "--fresh")
+    assert fresh.out.count("not run") == 6
     copied = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again")
     assert "6 runs with the same settings are copied from one/small" in copied.out
     assert "seed 0: knn" not in copied.out, "nothing runs"

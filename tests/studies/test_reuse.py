@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.studies.conftest import SMALL
-from unisono.core.config import read_toml
+from unisono.core.config import read_toml, write_toml
 from unisono.core.errors import UserError
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell, make_cells
@@ -33,12 +34,37 @@ def test_a_run_of_the_same_config_is_copied_and_nothing_else(tmp_path: Path) -> 
         assert status_of(cell.path) is Status.finished
         assert (cell.path / "metrics.jsonl").read_bytes() == (twin / "metrics.jsonl").read_bytes()
         assert read_toml(cell.path / "config.toml")["run"]["name"] == cell.path.name
+        assert RunDirectory(cell.path).read_json("status.json")["copied_from"] == str(twin)
     check_same(second)
     assert status_of(orchestra.path) is Status.missing
     assert find_twins(second, tmp_path / "runs") == {}, "what is there already needs no twin"
     assert not list(simclr.path.parent.glob(".copy-*"))
     run_cells([simclr])
     take_over(simclr, first[1].path)  # a process that came second changes nothing
+
+
+def test_another_program_a_lost_client_and_a_file_are_reasons_to_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cells_of(tmp_path, "first")[1], cells_of(tmp_path, "second")[1]
+    run_cells([first])
+    directory = RunDirectory(first.path)
+    assert find_twins([second], tmp_path / "runs") == {second: first.path}
+    found = directory.read_json("environment.json")
+    directory.write_json("environment.json", {**found, "started": "long ago"})
+    assert find_twins([second], tmp_path / "runs") == {second: first.path}
+    directory.write_json("environment.json", {**found, "code": "another"})
+    assert find_twins([second], tmp_path / "runs") == {}
+    directory.write_json("environment.json", found)
+    directory.logs["failures"].append({"round": 0, "client": 1, "phase": "train", "reason": "too slow"})
+    assert find_twins([second], tmp_path / "runs") == {}
+    (first.path / "failures.jsonl").unlink()
+    for setting in ("report.enabled=true", "data.path=x.npz", "track.tensorboard=true"):
+        changed = replace(second, assignments=(*second.assignments, setting))
+        changed_first = RunDirectory(first.path)
+        (first.path / "config.toml").write_text(write_toml(changed.config().as_tree()))
+        assert changed_first.finished
+        assert find_twins([changed], tmp_path / "runs") == {}, setting
 
 
 def test_other_settings_and_unfinished_runs_are_no_twins(tmp_path: Path) -> None:
@@ -49,8 +75,9 @@ def test_other_settings_and_unfinished_runs_are_no_twins(tmp_path: Path) -> None
     same = cells_of(tmp_path, "same")
     RunDirectory(first.path).write_json("status.json", {"status": "failed", "reason": "no more room"})
     assert find_twins(same, tmp_path / "runs") == {}
-    (first.path / "status.json").write_text("{")
-    assert find_twins(same, tmp_path / "runs") == {}
+    for odd in ("{", "null", "[]", '{"status": "finished", "round": null}'):
+        (first.path / "status.json").write_text(odd)
+        assert len(find_twins(same, tmp_path / "runs")) == (1 if "finished" in odd else 0)
     RunDirectory(first.path).write_json("status.json", {"status": "finished", "round": 2})
     assert list(find_twins(same, tmp_path / "runs").values()) == [first.path]
     (first.path / "config.toml").write_text("damaged [")

@@ -11,6 +11,9 @@ from tests.studies.conftest import SMALL
 from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.loaded import LoadedRun
+from unisono.report.status import run_status
+from unisono.running import resume
 from unisono.runs.directory import RunDirectory
 from unisono.studies import runner
 from unisono.studies.grid import Cell, make_cells
@@ -137,3 +140,30 @@ def test_a_run_that_failed_is_not_finished(tmp_path: Path) -> None:
     assert run_cells([cell], log) == {}
     assert log.ended == ["SimCLR"]
     assert status_of(cell.path) is Status.finished
+
+
+def test_untrained_weights_are_finished_and_cannot_be_continued(tmp_path: Path) -> None:
+    untrained, simclr, _ = cells_of(tmp_path)
+    run_cells([untrained, simclr])
+    directory = RunDirectory(untrained.path)
+    assert directory.untrained
+    assert not RunDirectory(simclr.path).untrained
+    assert run_status(directory).word == "finished"
+    with pytest.raises(UserError, match="there is nothing to continue"):
+        resume(untrained.path)
+    assert len((untrained.path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_run_is_not_finished_before_its_model_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cells_of(tmp_path)[1]
+
+    def full(run: LoadedRun) -> None:
+        raise UserError("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadedRun, "save_model", full)
+        assert run_cells([cell]) == {cell: "The disk is full."}
+    assert status_of(cell.path) is Status.unfinished
+    assert run_cells([cell]) == {}
+    assert status_of(cell.path) is Status.finished
+    assert RunDirectory(cell.path).model.is_dir()

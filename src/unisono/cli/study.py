@@ -41,6 +41,7 @@ def study(
             help="Runs at a time, in one process each; default: one run on all cores.", metavar="N", show_default=False
         ),
     ] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Copy no run from another study.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def study(
 
     STUDY is a .toml file, or a name that 'unisono list studies' shows. The same command again keeps finished runs, continues
     stopped ones, and draws tables and figures anew. Runs that another study in the directory has made with the same settings
-    are copied, unless the study measures time.
+    are copied, unless the study measures time or a setting names a file.
 
     Example: unisono study orchestra-figure-5 --dry-run
     """
@@ -75,13 +76,18 @@ def study(
     console = make_console()
     console.quiet = json
     _introduce(console, chosen, cells)
-    twins = {} if is_timed(chosen) else find_twins(cells, directory)
+    twins = {} if fresh or is_timed(chosen) else find_twins(cells, directory)
     if dry_run:
         _show_cells(console, cells, twins)
         failures: dict[Cell, str] = {}
     else:
         _take_over(console, twins)
-        command = shlex.join(["unisono", "study", reference, *_words(scale, seeds, settings, name, jobs)])
+        where = None if directory == Path("runs") else str(directory)
+        pairs = [("--scale", scale), ("--seeds", seeds), ("--directory", where), ("--name", name)]
+        pairs += [("--jobs", str(jobs) if jobs > 1 else None)]
+        pairs += [("--only", text) for text in only or ()] + [("--set", text) for text in settings or ()]
+        words = [word for option, value in pairs if value is not None for word in (option, value)]
+        command = shlex.join(["unisono", "study", reference, *words])
         failures = _run(console, chosen, everything, cells, directory / chosen.directory, command, jobs)
     results = collect(chosen, everything, failures)
     if json:
@@ -138,13 +144,19 @@ def _introduce(console: Console, study: Study, cells: list[Cell]) -> None:
 
 
 def _take_over(console: Console, twins: dict[Cell, Path]) -> None:
+    from unisono.core.errors import UserError
     from unisono.studies.reuse import take_over
 
+    copied = []
     for cell, twin in twins.items():
-        take_over(cell, twin)
-    if twins:
-        origins = ", ".join(dict.fromkeys(_origin(twin) for twin in twins.values()))
-        console.print(f"{len(twins)} runs with the same settings are copied from {origins}\n", soft_wrap=True)
+        try:
+            take_over(cell, twin)
+            copied.append(_origin(twin))
+        except UserError as error:
+            console.print(f"note: {twin} is not copied, {cell.title} runs instead: {error}\n", soft_wrap=True)
+    if copied:
+        origins = ", ".join(dict.fromkeys(copied))
+        console.print(f"{len(copied)} runs with the same settings are copied from {origins}\n", soft_wrap=True)
 
 
 def _origin(twin: Path) -> str:
@@ -191,9 +203,3 @@ def _parse_seeds(text: str | None) -> list[int] | None:
     if not seeds:
         raise UserError(f"--seeds names no seed: {text!r}.")
     return list(dict.fromkeys(seeds))
-
-
-def _words(scale: str | None, seeds: str | None, settings: list[str] | None, name: str | None, jobs: int) -> list[str]:
-    pairs = [("--scale", scale), ("--seeds", seeds), ("--name", name), ("--jobs", str(jobs) if jobs > 1 else None)]
-    pairs += [("--set", text) for text in settings or ()]
-    return [word for option, value in pairs if value is not None for word in (option, value)]

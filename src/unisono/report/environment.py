@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -28,7 +29,16 @@ def environment(device: str) -> dict[str, str]:
         "device": f"{device}; CUDA {torch.version.cuda}" if torch.cuda.is_available() else device,
         "python": platform.python_version(),
     }
-    return found | {name: version for name in PACKAGES if (version := _version(name))}
+    return found | {name: version for name in PACKAGES if (version := _version(name))} | {"code": _digest_of_code()}
+
+
+def _digest_of_code() -> str:
+    """The same for the same program, whatever its version is called."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _processor() -> str:

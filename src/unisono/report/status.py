@@ -34,6 +34,10 @@ def run_status(directory: RunDirectory) -> Status:
     done = len(directory.logs["metrics"].read())
     if directory.in_use:
         return Status("running", done, num_rounds)
+    if directory.untrained:
+        return Status(
+            "finished", 0, num_rounds, "Nothing was trained: these are the probes of the encoder before the first round."
+        )
     saved = directory.checkpoints().rounds()
     if saved and saved[-1] >= num_rounds:
         return Status("finished", done, num_rounds)

@@ -107,10 +107,12 @@ class RunDirectory:
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end; asking does not touch its lock, so it may be asked often."""
-        try:
-            return self.read_json("status.json").get("status") == "finished"
-        except UserError:
-            return False
+        return self._status().get("status") == "finished"
+
+    @property
+    def untrained(self) -> bool:
+        """Whether it holds the probes of an encoder before the first round, and is finished with that."""
+        return self.finished and self._status().get("round") == 0
 
     def unlock(self) -> None:
         """Lets others write."""
@@ -140,7 +142,15 @@ class RunDirectory:
             values = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / name} is missing or damaged: {error}.") from error
-        return dict(values)
+        if not isinstance(values, dict):
+            raise UserError(f"{self.path / name} is damaged: it holds no table.")
+        return values
+
+    def _status(self) -> dict[str, Any]:
+        try:
+            return self.read_json("status.json")
+        except UserError:
+            return {}
 
     def log_lengths(self) -> dict[str, int]:
         """Length of every log, written through to the disk."""

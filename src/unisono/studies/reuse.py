@@ -1,4 +1,4 @@
-"""Runs that lie beside a study already: the same config gives the same bits, so they are copied and not made again."""
+"""Runs that lie beside a study already: the same program and config give the same bits, so they are copied, not made again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unisono.config import resolve
+from unisono.config import Config, resolve
 from unisono.core.config import Tree, write_toml
 from unisono.core.errors import UserError
+from unisono.report.environment import environment
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import explained, write_atomically
 from unisono.studies.grid import Cell
@@ -22,6 +24,10 @@ from unisono.studies.study import Study
 
 CLOCKS = ("seconds", "delay")
 """What depends on the machine and on what else it did."""
+NOT_COPIED = (".lock", "report.html", "trackers.json", "tensorboard")
+"""What speaks of the run that was copied."""
+OF_THE_MOMENT = ("started", "memory")
+"""What in an environment changes no number."""
 
 
 def is_timed(study: Study) -> bool:
@@ -32,7 +38,10 @@ def is_timed(study: Study) -> bool:
 
 
 def find_twins(cells: Iterable[Cell], directory: Path) -> dict[Cell, Path]:
-    """For cells that have not begun: a finished run with the same config, in another study of the directory or on its own.
+    """For cells that have not begun: a finished run of the same program and config, in another study or on its own.
+
+    A config that names a file has no twin, for the file may have changed since; neither has one that asks for a page or a
+    tracker of its own. A run that lost a client on the way is nobody's twin.
 
     Args:
         cells: of one study.
@@ -43,16 +52,15 @@ def find_twins(cells: Iterable[Cell], directory: Path) -> dict[Cell, Path]:
     known: dict[tuple[Any, ...], list[Path]] = defaultdict(list)
     for path in _finished(directory) if missing else ():
         if path.parent.resolve() not in own:
-            with suppress(UserError, KeyError):  # damaged, and no concern of this study
-                known[_cheap_key(RunDirectory(path).config_tree, _is_untrained(path))].append(path)
-    twins = {}
+            with suppress(UserError, KeyError, TypeError):  # damaged, and no concern of this study
+                known[_cheap_key(RunDirectory(path).config_tree, RunDirectory(path).untrained)].append(path)
+    twins: dict[Cell, Path] = {}
     for cell in missing:
-        config = cell.config().as_tree()
-        for path in known.get(_cheap_key(config, cell.untrained), ()):
-            with suppress(UserError):  # of a version that had other options
-                if comparable(resolve(RunDirectory(path).config_tree).as_tree()) == comparable(config):
-                    twins[cell] = path
-                    break
+        config = cell.config()
+        candidates = known.get(_cheap_key(config.as_tree(), cell.untrained), ())
+        if candidates and _can_be_copied(config):
+            twin = next((path for path in candidates if _is_twin(path, config)), None)
+            twins |= {} if twin is None else {cell: twin}
     return twins
 
 
@@ -67,8 +75,12 @@ def take_over(cell: Cell, twin: Path) -> None:
         cell.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cell.path.parent, prefix=".copy-") as scratch:
             copy = Path(scratch) / cell.path.name
-            shutil.copytree(twin, copy, ignore=shutil.ignore_patterns(".lock"))
+            shutil.copytree(twin, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
             write_atomically(copy / "config.toml", write_toml(cell.config().as_tree()).encode())
+            directory = RunDirectory(copy)
+            if not directory.finished:
+                raise UserError(f"{twin} is being worked on.")
+            directory.write_json("status.json", {**directory.read_json("status.json"), "copied_from": str(twin)})
             try:
                 copy.rename(cell.path)
             except OSError:
@@ -81,10 +93,34 @@ def _finished(directory: Path) -> Iterator[Path]:
         yield from (found.parent for found in sorted(directory.glob(pattern)) if RunDirectory(found.parent).finished)
 
 
-def _is_untrained(path: Path) -> bool:
-    return int(RunDirectory(path).read_json("status.json").get("round", 0)) == 0
-
-
 def _cheap_key(tree: Tree, untrained: bool) -> tuple[Any, ...]:
     """Equal for equal configs, and made without resolving them."""
     return (untrained, tree["run"]["seed"], tree["method"]["name"], tree["data"]["dataset"])
+
+
+def _can_be_copied(config: Config) -> bool:
+    texts = [value for value in comparable(config.as_tree()).values() if isinstance(value, str)]
+    names_a_file = config.data.path or config.model.pretrained or any(sign in text for text in texts for sign in ("/", ":"))
+    track = config.track
+    return not (names_a_file or config.report.enabled or track.tensorboard or track.mlflow or track.wandb)
+
+
+def _is_twin(path: Path, config: Config) -> bool:
+    directory = RunDirectory(path)
+    try:
+        return (
+            _lasting(directory.read_json("environment.json")) == _environment(config.engine.device)
+            and not directory.logs["failures"].read()
+            and comparable(resolve(directory.config_tree).as_tree()) == comparable(config.as_tree())
+        )
+    except UserError:  # damaged, or of a version that had other options
+        return False
+
+
+@cache
+def _environment(device: str) -> dict[str, Any]:
+    return _lasting(environment(device))
+
+
+def _lasting(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name not in OF_THE_MOMENT}

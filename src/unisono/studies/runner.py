@@ -16,6 +16,7 @@ from unisono.core.config import Tree
 from unisono.core.errors import ClientError, UserError
 from unisono.experiment import Experiment
 from unisono.federation.rounds import Observer, RoundRecord
+from unisono.report.environment import environment
 from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
 from unisono.runs.probing import PREFIX
@@ -166,6 +167,7 @@ def _probe_untrained(path: Path, config: Config) -> None:
     directory.lock()
     try:
         directory.cut_logs({})
+        directory.write_json("environment.json", environment(config.engine.device))
         values = experiment.probe()(experiment.initial_server(), 0)
         record = RoundRecord(-1, metrics={PREFIX + name: value for name, value in values.items()})
         directory.logs["metrics"].append(record.as_json())
