@@ -75,10 +75,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
         pytest.skip("there is no Chromium to draw pages with")
     profile = tmp_path_factory.mktemp("profile")
 
-    def look(page: str, *, width: int = 1280) -> Seen:
+    def look(page: str, *, width: int = 1280, seconds: int = 4) -> Seen:
         command = [
             program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--enable-logging=stderr",
-            "--v=0", "--virtual-time-budget=4000", f"--window-size={width},2000", "--dump-dom", page,
+            "--v=0", f"--virtual-time-budget={seconds}000", f"--window-size={width},2000", "--dump-dom", page,
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])

@@ -76,6 +76,28 @@ def test_a_document_is_made_again_only_when_there_is_news(going_on: RunDirectory
     assert page.document()["status"] == "interrupted"
 
 
+def test_a_browser_follows_a_run_that_is_stopped_and_resumed(
+    browser: Browser, server: LiveServer, going_on: RunDirectory
+) -> None:
+    original, steps = server.page.document, iter(["page", "stopped", "nothing", "resumed"])
+    last = going_on.logs["metrics"].read()[-1]
+
+    def document() -> dict[str, object]:
+        step = next(steps, "nothing")
+        if step == "stopped":
+            going_on.unlock()
+        if step == "resumed":
+            going_on.lock()
+            going_on.logs["metrics"].append({**last, "round": 3})
+        return original()
+
+    server.page.document = document  # type: ignore[method-assign]
+    shown = browser(server.address, seconds=40)
+    assert shown.console == []
+    assert 'class="status running"' in shown.dom
+    assert "4 / 3" in shown.dom
+
+
 def test_a_browser_follows_without_reloading(browser: Browser, server: LiveServer, going_on: RunDirectory) -> None:
     # The first look makes the document, so what is logged now can only arrive as news.
     get(server.address)

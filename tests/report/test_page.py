@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from tests.report.conftest import Browser
 from unisono.report.blocks import Series, code, columns, document, facts, lines, prose, section, table
 from unisono.report.page import render
+from unisono.report.palette import LIGHT
 
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>\u2028"
 
@@ -75,6 +78,39 @@ def test_a_browser_draws_every_kind_of_block(browser: Browser, tmp_path: Path) -
     assert len(re.findall(r'class="block[ "]', shown)) == 7
     assert shown.count("<svg") >= 2
     assert "<img" not in shown
+
+
+def evaluated(browser: Browser, path: Path, expression: str) -> Any:
+    """What an expression gives among the scripts of a page; figures are drawn later, when the browser finds time for it."""
+    inside = render(document("t", "", [])).replace("})();\n", f"root.dataset.found = JSON.stringify({expression});\n}})();\n")
+    path.write_text(inside, encoding="utf-8")
+    seen = browser(path.as_uri())
+    assert seen.console == []
+    return json.loads(unescape(seen.dom.partition('data-found="')[2].partition('"')[0]))
+
+
+def test_no_two_numbers_of_an_axis_read_alike(browser: Browser, tmp_path: Path) -> None:
+    axes = {
+        (0.99961, 0.99973, False): ["0.99965", "0.99970"],
+        (0.5231, 0.5234, True): ["52.31%", "52.32%", "52.33%", "52.34%"],
+        (12345.1, 12345.9, False): ["12.3452k", "12.3454k", "12.3456k", "12.3458k"],
+        (1.2e-5, 1.9e-5, False): ["1.2e-5", "1.4e-5", "1.6e-5", "1.8e-5"],
+        (0, 0.4, False): ["0", "0.1", "0.2", "0.3", "0.4"],
+        (0, 3e6, False): ["0", "1M", "2M", "3M"],
+        (-20, 90, False): ["-20", "0", "20", "40", "60", "80"],
+    }
+    expression = f"{json.dumps(list(axes))}.map(([low, high, share]) => labels(ticks(low, high, 4), share))"
+    assert evaluated(browser, tmp_path / "page.html", expression) == list(axes.values())
+
+
+def test_many_things_lie_on_a_scale(browser: Browser, tmp_path: Path) -> None:
+    found = evaluated(browser, tmp_path / "page.html", "[0, 1, 16].map((index) => [colour(index, 17), plainColour(index, 17)])")
+    assert found == [
+        ["color-mix(in srgb, var(--s0), var(--s1) 0.0%)", "rgb(68 1 84)"],
+        ["color-mix(in srgb, var(--s0), var(--s1) 50.0%)", "rgb(70 21 102)"],
+        ["color-mix(in srgb, var(--s7), var(--s8) 100.0%)", "rgb(189 223 38)"],
+    ]
+    assert evaluated(browser, tmp_path / "page.html", "plainColour(9, 10)") == LIGHT[9]
 
 
 def test_the_example_of_the_docs_is_a_page() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unisono.report.palette import DARK, LIGHT
+from unisono.report.palette import DARK, LIGHT, SCALE_DARK, SCALE_LIGHT
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), severity 1.
 SEEN = {
@@ -34,5 +34,18 @@ def test_every_two_colours_differ(palette: tuple[str, ...], seen: str) -> None:
     assert min(distances.values()) > 25, min(distances, key=lambda pair: distances[pair])
 
 
-def test_both_lists_are_as_long_as_the_scripts_say() -> None:
+@pytest.mark.parametrize("scale", [SCALE_LIGHT, SCALE_DARK])
+@pytest.mark.parametrize("seen", SEEN)
+def test_a_scale_rises_in_lightness_to_everybody(scale: tuple[str, ...], seen: str) -> None:
+    steps = np.diff([lab(colour, seen)[0] for colour in scale])
+    assert steps.min() > 4
+
+
+def test_no_end_of_a_scale_fades_into_the_page() -> None:
+    assert abs(lab(SCALE_LIGHT[-1], "everything")[0] - lab("#ffffff", "everything")[0]) > 12
+    assert abs(lab(SCALE_DARK[0], "everything")[0] - lab("#1a2029", "everything")[0]) > 12
+
+
+def test_all_lists_are_as_long_as_the_scripts_say() -> None:
     assert len(LIGHT) == len(DARK) == 10
+    assert len(SCALE_LIGHT) == len(SCALE_DARK) == 9

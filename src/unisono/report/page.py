@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib import resources
 
 from unisono.report.blocks import Document
-from unisono.report.palette import DARK, LIGHT
+from unisono.report.palette import DARK, LIGHT, SCALE_DARK, SCALE_LIGHT
 
 SCRIPTS = ("elements", "axes", "lines", "columns", "table", "words", "map", "sheets", "main")
 """Files of ``look/`` in the order in which they are read; they share one scope."""
@@ -64,12 +65,17 @@ def _policy(live: bool) -> str:
 
 
 def _palette() -> str:
-    light, dark = ("".join(f"--c{number}:{colour};" for number, colour in enumerate(colours)) for colours in (LIGHT, DARK))
+    light = _variables("c", LIGHT) + _variables("s", SCALE_LIGHT)
+    dark = _variables("c", DARK) + _variables("s", SCALE_DARK)
     return (
         f":root{{{light}}}\n"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
         f":root[data-theme=dark]{{{dark}}}"
     )
+
+
+def _variables(letter: str, colours: Sequence[str]) -> str:
+    return "".join(f"--{letter}{number}:{colour};" for number, colour in enumerate(colours))
 
 
 @cache

@@ -24,16 +24,26 @@ function choice(key, start) {
 }
 
 const NUM_COLOURS = 10;
+const NUM_STOPS = 9;
 function colour(index, count) {
   if (count <= NUM_COLOURS) return `var(--c${index % NUM_COLOURS})`;
-  // Too many to tell apart by colour alone: hues a golden angle apart, and the pointer names what it is on.
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
-  const light = (dark ? [70, 56, 80] : [42, 56, 32])[index % 3];
-  return `hsl(${(index * 137.508) % 360} 62% ${light}%)`;
+  // Too many to tell apart by colour alone: places on a scale, and the pointer names what it is on.
+  const [stop, share] = onScale(index, count);
+  return `color-mix(in srgb, var(--s${stop}), var(--s${stop + 1}) ${(100 * share).toFixed(1)}%)`;
 }
+function onScale(index, count) {
+  const place = (Math.min(index, count - 1) / (count - 1)) * (NUM_STOPS - 1);
+  const stop = Math.min(Math.floor(place), NUM_STOPS - 2);
+  return [stop, place - stop];
+}
+// The same for a canvas, which knows no variables.
 function plainColour(index, count) {
-  const name = colour(index, count);
-  return name.startsWith("var") ? getComputedStyle(document.documentElement).getPropertyValue(name.slice(4, -1)).trim() : name;
+  const style = getComputedStyle(document.documentElement);
+  const value = (name) => style.getPropertyValue(name).trim();
+  if (count <= NUM_COLOURS) return value(`--c${index % NUM_COLOURS}`);
+  const [stop, share] = onScale(index, count);
+  const [low, high] = [stop, stop + 1].map((number) => [1, 3, 5].map((at) => parseInt(value(`--s${number}`).slice(at, at + 2), 16)));
+  return `rgb(${low.map((part, channel) => Math.round(part + (high[channel] - part) * share)).join(" ")})`;
 }
 
 function number(value, digits = 4) {

@@ -68,10 +68,12 @@ main.append(header, nav, sections);
 document.body.append(tip);
 show();
 
+// A run that does not go on may be resumed, so the page asks on, less often.
+const PAUSE = { running: 2000, other: 10000 };
 const MOST_SILENCE = 5;
 async function listen(address) {
   for (let silent = 0; silent < MOST_SILENCE;) {
-    await new Promise((done) => { setTimeout(done, 2000); });
+    await new Promise((done) => { setTimeout(done, page.status === "running" ? PAUSE.running : PAUSE.other); });
     try {
       const answer = await fetch(`${address}?version=${encodeURIComponent(page.version || "")}`, { cache: "no-store" });
       if (answer.status === 200) {
@@ -80,7 +82,6 @@ async function listen(address) {
         show();
         scrollTo({ top: height, behavior: "instant" });
       }
-      if (page.status !== "running") return;
       silent = 0;
     } catch {
       // The server is busy, or gone; what was last seen stays.
