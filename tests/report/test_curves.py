@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unisono.report.curves import by_name, curve_blocks
+from unisono.report.curves import by_name, curve_blocks, how_to_add_scores
 
 COUNTS = {"asked": 2, "answered": 2, "bytes_down": 10, "bytes_up": 20}
 
@@ -35,6 +35,39 @@ def test_every_metric_has_its_chart() -> None:
     assert charts["Loss"]["series"][0]["y"] == [1.0, 0.5]
     assert charts["Communication"]["series"][1]["y"] == [20 / 1e6, 40 / 1e6]
     assert charts["Probes"]["y"]["percent"]
+
+
+def test_counts_that_never_change_are_facts_and_no_charts() -> None:
+    first = {"cluster.smallest_cluster": 2.0, "smallest_cluster": 2.0, "num_global_clusters": 39.0, "stage": 1, "delta": 0.5}
+    second = {"smallest_cluster": 2.0, "num_global_clusters": 39.0, "stage": 1, "delta": 0.5}
+    *charts, same = curve_blocks(rounds(first, second))
+    assert [chart["title"] for chart in charts] == ["Communication", "Mixing of clusters"]
+    assert same["pairs"] == [
+        ["smallest cluster", "2 samples. Behind a centroid that left a client; mean over clients."],
+        ["global clusters", "39 clusters."],
+        ["stage", "1."],
+    ]
+
+
+def test_counts_that_change_have_a_title_and_a_unit_and_phases_share_a_chart() -> None:
+    values = [
+        {"cluster.smallest_cluster": 3.0 + number, "smallest_cluster": 2.0 + number / 2, "odd_one": number} for number in (0, 1)
+    ]
+    _, smallest, odd = curve_blocks(rounds(*values))
+    assert (smallest["title"], smallest["y"]["label"]) == ("Smallest local cluster", "samples")
+    assert [one["name"] for one in smallest["series"]] == ["smallest cluster (phase cluster)", "smallest cluster"]
+    assert (odd["title"], odd["y"]["label"]) == ("Odd one", "odd one")
+
+
+def test_bounds_of_information_share_a_chart() -> None:
+    _, chart = curve_blocks(rounds({"mi_local": 1.5, "mi_entropy": 2.0}, {"mi_local": 1.6, "mi_entropy": 2.0}))
+    assert (chart["title"], chart["y"]["label"], len(chart["series"])) == ("Mutual information", "nats", 2)
+
+
+def test_how_to_get_scores_without_labels_is_said_where_they_are_missing() -> None:
+    assert "evaluation.probes has 'unsupervised'" in how_to_add_scores(rounds({"probe.knn": 0.5}))
+    assert how_to_add_scores(rounds({"probe.knn": 0.5, "probe.align": 0.5})) == ""
+    assert how_to_add_scores(rounds({"loss": 1.0})) == ""
 
 
 def test_missing_answers_are_shown() -> None:

@@ -93,6 +93,9 @@ def test_a_problem_with_the_page_never_ends_a_run(tmp_path: Path, monkeypatch: p
 def test_a_method_in_a_sentence() -> None:
     assert method_sentence(SimCLR).startswith("Federated SimCLR: a contrastive loss")
     assert method_sentence(type("Plain", (Method,), {"__doc__": "Learns.\n\nMore.", "__module__": "nowhere"})) == "Learns."
+    wrapped = "Learns as in Li et al. 2021, on\n    2.5 times the data. It\n    forgets.\n\nMore."
+    method = type("Wrapped", (Method,), {"__doc__": wrapped, "__module__": "nowhere"})
+    assert method_sentence(method) == "Learns as in Li et al. 2021, on 2.5 times the data."
 
 
 def test_an_earlier_failure_is_forgotten_by_a_run_that_goes_on(failed: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.tiny import tiny_config
-from unisono.report.overview import MOST_COLUMNS, method_in_words, split_chart, split_in_words, what_was_run
+from unisono.report.overview import MOST_COLUMNS, method_in_words, split_chart, split_in_words, turn_chart, what_was_run
 
 ABOUT = {"sentence": "SimCLR: a loss.", "train_samples": 1200, "test_samples": 10, "input_shape": [1, 8, 8], "parameters": 99}
 
@@ -34,6 +34,16 @@ def test_a_column_per_client() -> None:
     chart = split_chart({"sizes": [3, 1], "counts": [[1, 2], [0, 1]]}, ["cat", "dog"], ["ann", "bob"])
     assert (chart["groups"], chart["parts"], chart["values"]) == (["ann", "bob"], ["cat", "dog"], [[1, 2], [0, 1]])
     assert chart["note"] == "4 samples, 1 to 3 a client; 1.5 of 2 classes a client on average."
+
+
+def test_rotations_are_drawn_like_labels() -> None:
+    split = {"sizes": [3, 1], "counts": [[3], [1]], "turns": [[1, 0, 2, 0, 0], [0, 0, 0, 0, 1]]}
+    chart = turn_chart(split, ["ann", "bob"])
+    assert chart is not None
+    assert chart["parts"] == ["0 to 72°", "72 to 144°", "144 to 216°", "216 to 288°", "288 to 360°"]
+    assert (chart["groups"], chart["values"], chart["shares"]) == (["ann", "bob"], split["turns"], True)
+    assert chart["note"] == "1.5 of 5 angles a client on average."
+    assert turn_chart({"sizes": [3], "counts": [[3]]}, []) is None
 
 
 def test_many_clients_are_thinned_by_size() -> None:

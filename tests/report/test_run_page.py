@@ -12,7 +12,10 @@ import pytest
 from tests.report.conftest import Browser, small_run
 from tests.report.test_page import outline
 from unisono import load
+from unisono.config import resolve
 from unisono.core.config import read_toml
+from unisono.data.shift import bin_counts
+from unisono.experiment import Experiment
 from unisono.report.run_page import in_words, run_document, write_page
 from unisono.runs.directory import RunDirectory
 
@@ -96,8 +99,11 @@ def test_series_without_labels(series: Path) -> None:
     assert "Scores without labels" in titles
 
 
-def test_neighbours_are_marked_by_their_class(tmp_path: Path) -> None:
-    page = page_of(small_run(tmp_path, "evaluation.probes=[]"))
+def test_neighbours_are_marked_by_their_class_and_rotations_drawn(tmp_path: Path) -> None:
+    path = small_run(tmp_path, "evaluation.probes=[]", "shift.kind=rotation", "shift.num_bins=4")
+    page, experiment = page_of(path), Experiment.prepare(resolve(RunDirectory(path).config_tree))
+    turns = bin_counts(experiment.config.shift, experiment.partition, experiment.config.run.seed)
+    assert block(page, "data", "Rotation of images")["values"] == turns.tolist()
     drawn, sheet = block(page, "map", "Embeddings"), block(page, "map", "Nearest neighbours")
     labels = drawn["colourings"][0]["groups"]
     assert len(sheet["rows"]) == 10
@@ -133,6 +139,14 @@ def test_runs_in_every_state_have_a_page(clustered: Path, tmp_path: Path) -> Non
     bare = run_document(directory)
     assert [part["id"] for part in bare["sections"]] == ["run", "privacy", "repeat"]
     assert write_page(directory).stat().st_size > 1000
+
+
+def test_a_note_between_rounds_has_no_round(clustered: Path, tmp_path: Path) -> None:
+    shutil.copytree(clustered, tmp_path / "x")
+    directory = RunDirectory(tmp_path / "x")
+    for number in (None, 1):
+        directory.logs["notes"].append({"round": number, "note": "client 2 is left out"})
+    assert block(run_document(directory), "notes", "")["rows"] == [[None, "client 2 is left out"], [2, "client 2 is left out"]]
 
 
 def test_a_long_run_stays_small(clustered: Path, tmp_path: Path) -> None:

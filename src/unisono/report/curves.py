@@ -6,16 +6,33 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from unisono.report.blocks import Block, Series, lines
+from unisono.report.blocks import Block, Series, facts, lines
 from unisono.runs.probing import PREFIX
 
 Metrics = Sequence[Mapping[str, Any]]
 COUNTS = ("round", "asked", "answered", "bytes_down", "bytes_up")
 WITHOUT_LABELS = ("align", "uniformity", "score")
+INFORMATION = "mi_"
+"""Metrics of this prefix bound mutual information and share a chart."""
 SAID = {
-    "delta": ("Mixing of clusters", "delta", "Inter-cluster mixing of the received centroids: near 1 they are not apart."),
+    "active": ("Triplets that still teach", "share of triplets", "Those whose loss is not 0."),
     "assignment_entropy": ("Entropy of assignments", "share of its maximum", "Near 0 one cluster takes all."),
+    "bytes_moved": ("Bytes between clients", "bytes a round", "What neighbours sent each other."),
+    "consistency": ("Consistency", "share of samples", "Those that keep their cluster if all are clustered in one place."),
+    "delay_seconds": ("Delay", "seconds since the start", "Of exchange and uploads, in the network that is modelled."),
+    "delta": ("Mixing of clusters", "delta", "Inter-cluster mixing of the received centroids: near 1 they are not apart."),
+    "divergence": ("Divergence", "distance", "Of the global encoder from the one a client trained last."),
     "label_variance": ("Variance of label counts", "variance", "0 where every device holds as many samples of each class."),
+    "moved": ("Movement of centroids", "distance", "The farthest that one has moved in the round."),
+    "num_global_clusters": ("Global clusters", "clusters", ""),
+    "own_predictor": ("Own predictors", "share of clients", "Clients that kept their own."),
+    "own_weight": ("Weight of own models", "mean over clients", "1 where clients start from their own model alone."),
+    "points_moved": ("Points between clients", "points a round", "What neighbours sent each other."),
+    "pseudo_labelled": ("Pseudo-labels", "share of samples", ""),
+    "rotation_accuracy": ("Rotations told", "accuracy", "On the clients' own samples, while they train."),
+    "skipped_batches": ("Skipped batches", "batches of a client", "Too small to learn from."),
+    "smallest_cluster": ("Smallest local cluster", "samples", "Behind a centroid that left a client; mean over clients."),
+    "steps": ("Steps of a client", "steps since the start", ""),
 }
 """Title, axis and meaning of single metrics."""
 
@@ -27,6 +44,9 @@ def curve_blocks(metrics: Metrics) -> list[Block]:
     others = {name: series for name, series in named.items() if not name.startswith(PREFIX)}
     losses = {name: series for name, series in others.items() if is_loss(name)}
     rest = {name: series for name, series in others.items() if name not in losses and not name.endswith("epsilon")}
+    information = _chosen(rest, lambda name: name.startswith(INFORMATION))
+    single = once(_chosen(rest, lambda name: name not in information))
+    constant = _chosen(single, lambda name: is_constant_count(single[name]))
     found = [
         _chart("Loss", "loss", losses, note="Mean over the clients of a round."),
         _chart("Probes", "test accuracy", _chosen(probes, is_accuracy), percent=True, note="On frozen features, with labels."),
@@ -36,11 +56,44 @@ def curve_blocks(metrics: Metrics) -> list[Block]:
             "Scores without labels", "score", _chosen(probes, lambda name: name in WITHOUT_LABELS), note="Higher is better."
         ),
         answers(metrics),
+        _chart("Mutual information", "nats", information, note="Bounds, for the networks as clients receive them."),
     ]
-    for name, series in rest.items():
-        title, axis, note = SAID.get(name.rpartition(".")[2], (_words(name), _words(name), ""))
-        found.append(_chart(title, axis, {name: series}, note=note))
+    changing = _chosen(single, lambda name: name not in constant)
+    for last in dict.fromkeys(_last(name) for name in changing):
+        title, axis, note = said(last)
+        found.append(_chart(title, axis, {name: changing[name] for name in changing if _last(name) == last}, note=note))
+    found.append(_unchanged(constant))
     return [chart for chart in found if chart is not None]
+
+
+def said(name: str) -> tuple[str, str, str]:
+    """Title, axis and meaning of a metric; of one that nobody has described, its name in words."""
+    words = _words(_last(name))
+    return SAID.get(_last(name), (words[:1].upper() + words[1:], words, ""))
+
+
+def once(named: Mapping[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """Without what an earlier phase logged under the same name, where it is no news: ``cluster.size`` beside ``size``."""
+    found = dict(named)
+    for name, series in named.items():
+        whole = named.get(_last(name), {})
+        if _last(name) != name and whole and all(whole.get(round) == value for round, value in series.items()):
+            del found[name]
+    return found
+
+
+def is_constant_count(series: Mapping[int, float]) -> bool:
+    """Whether a metric is a whole number that never changes, so that a chart of it shows nothing."""
+    values = set(series.values())
+    return len(values) == 1 and float(next(iter(values))).is_integer()
+
+
+def how_to_add_scores(metrics: Metrics) -> str:
+    """How a run logs scores that need no labels, where it was probed with labels alone; else nothing."""
+    probes = [name.removeprefix(PREFIX) for name in by_name(metrics) if name.startswith(PREFIX)]
+    if not probes or any(name in WITHOUT_LABELS for name in probes):
+        return ""
+    return "Scores without labels (align, uniformity) are logged where evaluation.probes has 'unsupervised' among others."
 
 
 def by_name(metrics: Metrics) -> dict[str, dict[int, float]]:
@@ -55,7 +108,7 @@ def by_name(metrics: Metrics) -> dict[str, dict[int, float]]:
 
 def is_loss(name: str) -> bool:
     """Whether a metric is a loss or a part of one."""
-    return name.rpartition(".")[2] == "loss" or name.endswith("_loss")
+    return _last(name) == "loss" or name.endswith("_loss")
 
 
 def is_accuracy(name: str) -> bool:
@@ -98,9 +151,26 @@ def _chart(
     return lines(title, "round", axis, series, note=note, percent=percent)
 
 
+def _unchanged(named: Mapping[str, Mapping[int, float]]) -> Block | None:
+    """Counts that are the same in every round, in a line each."""
+    pairs = []
+    for name, series in named.items():
+        _, axis, note = said(name)
+        unit = f" {axis}" if _last(name) in SAID else ""
+        pairs.append((_words(name), f"{next(iter(series.values())):,.0f}{unit}. {note}".strip()))
+    return facts("The same in every round", pairs) if pairs else None
+
+
 def _chosen(named: Mapping[str, dict[int, float]], wanted: Callable[[str], bool]) -> dict[str, dict[int, float]]:
     return {name: series for name, series in named.items() if wanted(name)}
 
 
+def _last(name: str) -> str:
+    """A metric's name without its phase."""
+    return name.rpartition(".")[2]
+
+
 def _words(name: str) -> str:
-    return name.replace("_", " ").replace("-", " ")
+    phase, _, last = name.rpartition(".")
+    words = last.replace("_", " ").replace("-", " ").removeprefix("num ")
+    return f"{words} (phase {phase})" if phase else words

@@ -56,10 +56,8 @@ def sheet_block(files: ReportFiles) -> Block | None:
     snapshot, labels = files.load(rounds[-1]), points["labels"]
     classes = about.get("classes", [])
     if snapshot.num_clusters:
-        rows, total = _cluster_rows(snapshot, labels, classes), snapshot.num_clusters
-        note = "The samples the model is surest of come first."
-        if total > len(rows):
-            note += f" The {len(rows)} largest of {total} clusters."
+        rows = _cluster_rows(snapshot, labels, classes)
+        note = f"The samples the model is surest of come first.{_size_note(snapshot)}"
         return {"kind": "sheet", "title": "Clusters", "note": note, "wide": True, "sprite": SPRITE, "rows": rows}
     rows = _neighbour_rows(snapshot, labels, classes)
     framed = " A green frame is the same class, a red one another." if labels is not None else ""
@@ -94,6 +92,17 @@ def _colourings(points: Mapping[str, Any], about: Mapping[str, Any], snapshots: 
     names = about.get("owners") or [str(client) for client in range(max(points["clients"]) + 1)]
     found.append({"name": "client", "names": names, "groups": points["clients"]})
     return found
+
+
+def _size_note(snapshot: Snapshot) -> str:
+    """How many clusters are empty, and whether some of the others are left out."""
+    num_held = len(np.unique(snapshot.clusters))
+    num_empty = snapshot.num_clusters - num_held
+    note = f" The {MOST_CLUSTERS} largest of {num_held} clusters that hold points." if num_held > MOST_CLUSTERS else ""
+    if num_empty:
+        note += f" {num_empty} of {snapshot.num_clusters} clusters hold none of the {len(snapshot.clusters):,} points"
+        note += " on the map; many empty ones are a sign of collapse."
+    return note
 
 
 def _cluster_rows(snapshot: Snapshot, labels: Sequence[int] | None, classes: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unisono.core.context import Context
+from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset
 from unisono.data.partition import Partition
+from unisono.data.shift import ShiftConfig, bin_counts
 from unisono.evaluation.features import embed
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.report.config import ReportConfig, shown_rounds
 from unisono.report.files import ReportFiles, Snapshot
 from unisono.report.thumbnails import sprite
 from unisono.runs.directory import RunDirectory
+
+END_OF_SENTENCE = re.compile(r"(?<=[.!?])(?<!\bal\.)\s+(?=[A-Z])")
 
 
 class Gathering(Observer):
@@ -51,6 +57,8 @@ class Gathering(Observer):
         self._dataset = dataset
         self._partition = partition
         self._samples = samples
+        self._seed = seed
+        self._shift = ShiftConfig(**directory.config_tree["shift"])
         self._shown = shown_rounds(method.setting.num_rounds, config.rounds)
         order = torch.randperm(len(samples), generator=Context(seed).rng("report points"))
         self._rows = order[: config.points].sort().values
@@ -69,23 +77,25 @@ class Gathering(Observer):
             record.seconds["map"] = time.perf_counter() - start
 
     def describe(self, server: Payload) -> None:
-        """Writes all that does not change over rounds."""
-        data, setting = self._dataset, self._method.setting
+        """Writes all that does not change over rounds; a UserError where the samples are not those of the run."""
+        if self.files.of_federation:
+            raise UserError("its samples are with the clients of its federation.")
+        data = self._dataset
         self.files.write(
             "about",
             {
-                "sentence": method_sentence(type(self._method)),
-                "shares": [[name, share.reduce.name, share.reveals.name] for name, share in self._method.shares.items()],
-                "parameters": sum(tensor.numel() for tensor in self._method.encoder(server).parameters()),
+                **about_method(self._method, server),
                 "train_samples": len(data.samples),
                 "test_samples": len(data.test_samples),
-                "input_shape": list(setting.input_shape),
                 "classes": list(data.class_names) if data.labels is not None else [],
                 "owners": list(data.owner_names) if len(data.owner_names) == self._partition.num_clients else [],
             },
         )
         counts = self._partition.sizes[:, None] if data.labels is None else self._partition.class_counts(data.labels)
-        self.files.write("split", {"sizes": self._partition.sizes.tolist(), "counts": counts.tolist()})
+        split = {"sizes": self._partition.sizes.tolist(), "counts": counts.tolist()}
+        if self._shift.kind == "rotation":
+            split["turns"] = bin_counts(self._shift, self._partition, self._seed).tolist()
+        self.files.write("split", split)
         if not len(self._rows):
             return
         labels = None if data.labels is None else data.labels[self._rows].tolist()
@@ -108,12 +118,27 @@ class Gathering(Observer):
         self.files.save(round, Snapshot(features.half().numpy(), clusters.numpy(), confidence.numpy(), num_clusters))
 
 
+def about_method(method: Method, server: Payload) -> dict[str, Any]:
+    """What is known of a run without its data: the method in a sentence, its whitelist, sizes.
+
+    Args:
+        method: what is learnt.
+        server: its state.
+    """
+    return {
+        "sentence": method_sentence(type(method)),
+        "shares": [[name, share.reduce.name, share.reveals.name] for name, share in method.shares.items()],
+        "parameters": sum(tensor.numel() for tensor in method.encoder(server).parameters()),
+        "input_shape": list(method.setting.input_shape),
+    }
+
+
 def method_sentence(method: type[Method]) -> str:
     """What a method does in a sentence: the first of its file, or of its class."""
     module = inspect.getmodule(method)
     for text in (module.__doc__ if module is not None else None, method.__doc__):
         if text and text.strip():
-            return text.strip().split("\n\n")[0].splitlines()[0].strip()
+            return END_OF_SENTENCE.split(" ".join(text.strip().split("\n\n")[0].split()), maxsplit=1)[0]
     return ""
 
 

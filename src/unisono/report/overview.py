@@ -12,23 +12,18 @@ MOST_COLUMNS = 200
 """More clients than these are shown by every second, third, ... of them, in the order of their sizes."""
 
 
-def what_was_run(tree: Tree, about: Mapping[str, Any]) -> Block:
+def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = False) -> Block:
     """The facts of a config, as people say them.
 
     Args:
         tree: the resolved config.
         about: ``report/about.json``; may be empty.
+        of_federation: whether the run was on a real federation, where clients bring their own samples.
     """
-    data, model, training = tree["data"], tree["model"], tree["training"]
+    model, training = tree["model"], tree["training"]
     server, privacy = tree["server"], tree["privacy"]
     steps, epochs = training.get("local_steps"), training.get("local_epochs")
     local = _plural(steps, "step") if steps is not None else _plural(epochs, "epoch")
-    samples = (
-        f", {about['train_samples']:,} training and {about['test_samples']:,} test samples of "
-        f"{' x '.join(map(str, about['input_shape']))}"
-        if about
-        else ""
-    )
     parameters = f", {about['parameters']:,} parameters" if about else ""
     noise = f", clipped to {privacy['clip_norm']:g}, noise x {privacy['noise_multiplier']:g}" if _is_private(tree) else ""
     recipe = tree.get("recipe", {})
@@ -38,10 +33,7 @@ def what_was_run(tree: Tree, about: Mapping[str, Any]) -> Block:
             ("recipe", recipe.get("title", "")),
             ("source", recipe.get("source", "")),
             ("method", method_in_words(tree["method"]["name"], about.get("sentence", ""))),
-            ("data set", data["dataset"] + samples),
-            ("split", split_in_words(tree)),
-            ("shift", "" if tree["shift"]["kind"] == "none" else f"{tree['shift']['kind']}, alpha {tree['shift']['alpha']:g}"),
-            ("labels", "" if tree["labels"]["fraction"] == 1 else f"{tree['labels']['fraction']:.1%} of them visible"),
+            *(_own_data(tree, about) if of_federation else _data(tree, about)),
             ("encoder", f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm{parameters}"),
             (
                 "a client's turn",
@@ -52,6 +44,28 @@ def what_was_run(tree: Tree, about: Mapping[str, Any]) -> Block:
             ("length", f"{_plural(tree['federation']['rounds'], 'round')}, seed {tree['run']['seed']}"),
         ],
     )
+
+
+def _data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    samples = (
+        f", {about['train_samples']:,} training and {about['test_samples']:,} test samples of {_shape(about)}" if about else ""
+    )
+    return [
+        ("data set", tree["data"]["dataset"] + samples),
+        ("split", split_in_words(tree)),
+        ("shift", "" if tree["shift"]["kind"] == "none" else f"{tree['shift']['kind']}, alpha {tree['shift']['alpha']:g}"),
+        ("labels", "" if tree["labels"]["fraction"] == 1 else f"{tree['labels']['fraction']:.1%} of them visible"),
+    ]
+
+
+def _own_data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a federation: what the recipe says of data, split and shift is not used there."""
+    clients = _plural(tree["partition"]["num_clients"], "client")
+    return [("federation", clients), ("data", f"the clients' own{', samples of ' + _shape(about) if about else ''}")]
+
+
+def _shape(about: Mapping[str, Any]) -> str:
+    return " x ".join(map(str, about["input_shape"]))
 
 
 def method_in_words(name: str, sentence: str) -> str:
@@ -82,27 +96,46 @@ def split_chart(split: Mapping[str, Any], classes: Sequence[str], owners: Sequen
         owners: names of the clients; empty where they have none.
     """
     counts, sizes = split["counts"], split["sizes"]
-    names = list(owners) or [str(client) for client in range(len(sizes))]
-    shown = list(range(len(sizes)))
     note = f"{sum(sizes):,} samples, {min(sizes):,} to {max(sizes):,} a client"
     if classes:
-        held = sum(sum(count > 0 for count in row) for row in counts) / len(counts)
-        note += f"; {held:.1f} of {len(classes)} classes a client on average"
+        note += f"; {_mean_held(counts):.1f} of {len(classes)} classes a client on average"
+    return _columns_by_client("Who holds what", counts, sizes, list(classes[: len(counts[0])]) or ["samples"], owners, note)
+
+
+def turn_chart(split: Mapping[str, Any], owners: Sequence[str]) -> Block | None:
+    """Who sees the world turned how far, a column per client; None without a rotation shift.
+
+    Args:
+        split: ``report/split.json``: its ``turns`` are samples per client and bin of angles.
+        owners: names of the clients; empty where they have none.
+    """
+    turns = split.get("turns")
+    if not turns:
+        return None
+    width = 360 / len(turns[0])
+    bins = [f"{number * width:g} to {(number + 1) * width:g}°" for number in range(len(turns[0]))]
+    note = f"{_mean_held(turns):.1f} of {len(bins)} angles a client on average"
+    return _columns_by_client("Rotation of images", turns, split["sizes"], bins, owners, note)
+
+
+def _columns_by_client(
+    title: str, counts: Sequence[Sequence[int]], sizes: Sequence[int], parts: Sequence[str], owners: Sequence[str], note: str
+) -> Block:
+    """A column per client; some of them, in the order of their sizes, where there are too many."""
+    names = list(owners) or [str(client) for client in range(len(sizes))]
+    shown = list(range(len(sizes)))
     if len(shown) > MOST_COLUMNS:
         by_size = sorted(shown, key=lambda client: -sizes[client])
         step = -(-len(by_size) // MOST_COLUMNS)
         shown = by_size[::step]
         note += f"; {len(shown)} of {len(sizes):,} clients shown, largest first"
-    return columns(
-        "Who holds what",
-        "client",
-        "samples",
-        [names[client] for client in shown],
-        list(classes[: len(counts[0])]) or ["samples"],
-        [counts[client] for client in shown],
-        note=f"{note}.",
-        shares=bool(classes),
-    )
+    groups, values = [names[client] for client in shown], [counts[client] for client in shown]
+    return columns(title, "client", "samples", groups, parts, values, note=f"{note}.", shares=len(parts) > 1)
+
+
+def _mean_held(counts: Sequence[Sequence[int]]) -> float:
+    """How many parts a client has any samples of, on average."""
+    return sum(sum(count > 0 for count in row) for row in counts) / len(counts)
 
 
 def _cohort(tree: Tree) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ from unisono.core.errors import UserError
 from unisono.report.blocks import Block, Document, code, document, facts, prose, section, table
 from unisono.report.clients import client_table, failure_table
 from unisono.report.clock import timing_blocks, total_seconds
-from unisono.report.curves import by_name, curve_blocks, is_accuracy, is_loss
+from unisono.report.curves import by_name, curve_blocks, how_to_add_scores, is_accuracy, is_loss
 from unisono.report.embedding_map import SPRITE, map_block, sheet_block
 from unisono.report.files import ReportFiles
 from unisono.report.ledger import privacy_blocks
-from unisono.report.overview import split_chart, split_in_words, what_was_run
+from unisono.report.overview import split_chart, split_in_words, turn_chart, what_was_run
 from unisono.report.page import render
 from unisono.report.status import Status, run_status
 from unisono.runs.directory import RunDirectory
@@ -28,26 +28,29 @@ MOST_NOTES = 50
 Projection = Literal["auto", "tsne", "pca"]
 
 
-def write_page(directory: RunDirectory, projection: Projection = "auto") -> Path:
+def write_page(directory: RunDirectory, projection: Projection = "auto", status: Status | None = None) -> Path:
     """Writes ``report.html`` into the run directory and returns its path.
 
     Args:
         directory: of a run that is finished, stopped, failed or going on.
         projection: how the map is drawn.
+        status: where the run stands, from whoever knows; None reads it off the directory.
     """
     path = directory.path / FILE
-    write_atomically(path, render(run_document(directory, projection)).encode())
+    write_atomically(path, render(run_document(directory, projection, status)).encode())
     return path
 
 
-def run_document(directory: RunDirectory, projection: Projection = "auto") -> Document:
+def run_document(directory: RunDirectory, projection: Projection = "auto", status: Status | None = None) -> Document:
     """The page as data.
 
     Args:
         directory: of the run.
         projection: how the map is drawn.
+        status: where the run stands, from whoever knows; None reads it off the directory.
     """
-    tree, files, status = directory.config_tree, ReportFiles(directory), run_status(directory)
+    tree, files = directory.config_tree, ReportFiles(directory)
+    status = run_status(directory) if status is None else status
     logs = {name: log.read() for name, log in directory.logs.items()}
     about = files.read("about") or {}
     split, samples = files.read("split"), files.read("samples")
@@ -55,11 +58,13 @@ def run_document(directory: RunDirectory, projection: Projection = "auto") -> Do
     seed = int(tree["run"]["seed"])
     return document(
         directory.path.resolve().name,
-        _subtitle(tree, about),
+        _subtitle(tree, about, files.of_federation),
         [
-            section("run", "What was run", [*_warnings(status, files), what_was_run(tree, about)]),
-            section("data", "Data", [split_chart(split, about.get("classes", []), owners) if split else None]),
-            section("curves", "Curves", curve_blocks(logs["metrics"])),
+            section(
+                "run", "What was run", [*_warnings(status, files), what_was_run(tree, about, of_federation=files.of_federation)]
+            ),
+            section("data", "Data", _data(split, about.get("classes", []), owners)),
+            section("curves", "Curves", curve_blocks(logs["metrics"]), note=how_to_add_scores(logs["metrics"])),
             section("map", "Map", [map_block(files, projection, seed), sheet_block(files)]),
             section("clients", "Clients", [client_table(logs["clients"], logs["failures"], split, owners)]),
             section("failures", "Failures", [failure_table(logs["failures"])]),
@@ -67,7 +72,7 @@ def run_document(directory: RunDirectory, projection: Projection = "auto") -> Do
             section("privacy", "Privacy", privacy_blocks(tree, about, logs["privacy"], _optional(directory, "privacy.json"))),
             section("timings", "Timings", timing_blocks(logs["timings"])),
             section("environment", "Environment", [_environment(directory)]),
-            section("repeat", "Repeat it", _repeat(directory)),
+            section("repeat", "Repeat it", _repeat(directory, files.of_federation)),
         ],
         status=status.word,
         tiles=_tiles(status, tree, logs),
@@ -75,10 +80,14 @@ def run_document(directory: RunDirectory, projection: Projection = "auto") -> Do
     )
 
 
-def _subtitle(tree: Tree, about: Mapping[str, Any]) -> str:
-    split = split_in_words(tree)
-    sentence = about.get("sentence", "")
-    return f"{tree['method']['name']} on {tree['data']['dataset']}, {split}. {sentence}"
+def _data(split: Mapping[str, Any] | None, classes: Sequence[str], owners: Sequence[str]) -> list[Block | None]:
+    return [] if split is None else [split_chart(split, classes, owners), turn_chart(split, owners)]
+
+
+def _subtitle(tree: Tree, about: Mapping[str, Any], of_federation: bool) -> str:
+    data = f"{tree['data']['dataset']}, {split_in_words(tree)}"
+    place = f"a federation of {tree['partition']['num_clients']} clients" if of_federation else data
+    return f"{tree['method']['name']} on {place}. {about.get('sentence', '')}"
 
 
 def _warnings(status: Status, files: ReportFiles) -> list[Block | None]:
@@ -118,7 +127,8 @@ def in_words(seconds: float) -> str:
 
 
 def _notes(notes: list[dict[str, Any]]) -> Block | None:
-    rows = [[entry["round"] + 1, entry["note"]] for entry in notes[-MOST_NOTES:]]
+    """What the user should read; what was noted between rounds has none."""
+    rows = [[None if entry["round"] is None else entry["round"] + 1, entry["note"]] for entry in notes[-MOST_NOTES:]]
     return table("", ["round", "note"], rows) if rows else None
 
 
@@ -135,10 +145,11 @@ def _optional(directory: RunDirectory, name: str) -> dict[str, Any]:
         return {}
 
 
-def _repeat(directory: RunDirectory) -> list[Block]:
-    config = directory.path / "config.toml"
-    command = shlex.join(["unisono", "run", str(config), "--name", f"{directory.path.resolve().name}-again"])
+def _repeat(directory: RunDirectory, of_federation: bool) -> list[Block]:
+    config, name = directory.path / "config.toml", f"{directory.path.resolve().name}-again"
+    command = ["deploy", "run", str(config), "--server", "federation"] if of_federation else ["run", str(config)]
+    title = "The command that repeats it on the same federation" if of_federation else "The command that gives the same bits"
     return [
-        code("The command that gives the same bits", command),
+        code(title, shlex.join(["unisono", *command, "--name", name])),
         code("config.toml: every option, and a recipe itself", config.read_text(encoding="utf-8"), folded=True),
     ]
