@@ -19,6 +19,7 @@ pytest.importorskip("flwr")
 import unisono
 from tests.deploy.hostile import ATTACKS
 from tests.deploy.running import NUM_CLIENTS, SMALL, RunningFederation, read_lines, sets, write_labelled
+from tests.report.test_run_page import page_of
 from unisono.config import resolve
 from unisono.core.method import Setting
 from unisono.data.datasets import DataConfig
@@ -112,6 +113,10 @@ def test_orchestra_is_fetched_and_clusters(federation: RunningFederation) -> Non
     } <= found.keys()
     fetched = federation.unisono("deploy", "fetch", "orchestra", "--server", str(federation.server.path))
     assert fetched.stdout.strip() == "runs/orchestra"
+    page = page_of(federation.root / "runs" / "orchestra")
+    assert page["status"] == "finished"
+    assert {"curves", "clients", "privacy", "timings"} <= {part["id"] for part in page["sections"]}
+    assert not {"data", "map"} & {part["id"] for part in page["sections"]}
     samples = np.load(federation.root / "data-1" / "samples.npz")["x"][:, None]
     model = unisono.load(federation.root / "runs" / "orchestra")
     assert model.embed(samples).shape == (len(samples), model.encoder.feature_dim)
@@ -124,9 +129,10 @@ def test_cfcl_moves_points_between_neighbours(federation: RunningFederation) -> 
         "federation.rounds=2", "consent.share_data=true", "graph.topology=complete", "method.points_per_pull=5",
         "method.num_reserve=4", "method.num_candidates=10", "method.num_clusters=2", "method.aggregation_steps=4",
         "training.local_steps=2", "training.batch_size=8", "evaluation.probe_every=0", "data.channels=1", "data.image_size=16",
-        "engine.client_timeout=60",
+        "engine.client_timeout=60", "report.enabled=false",
     )  # fmt: skip
     run = federation.run("cfcl", "cfcl", *settings)
+    assert not (run / "report.html").exists()
     entries = list(read_lines(run / "metrics.jsonl"))
     assert entries[-1]["answered"] == entries[-1]["asked"]
     links = next(read_lines(run / "exchange.jsonl"))["links"]

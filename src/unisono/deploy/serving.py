@@ -15,6 +15,7 @@ from unisono.core.errors import UserError
 from unisono.core.method import Method, Setting
 from unisono.deploy.agreement import Agreement, agree
 from unisono.deploy.layout import ServerConfig, ServerDirectory
+from unisono.deploy.page import describe, write_failed_page, write_finished_page
 from unisono.deploy.probing import ClientProbing, labelled_probe, load_labelled
 from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.engine import FlowerEngine, Rules
@@ -100,7 +101,9 @@ def serve(grid: Any, path: Path, host: Host, run_id: int) -> None:
         _serve(grid, directory, config, host, status)
     except BaseException as error:
         rounds = directory.checkpoints().rounds()
-        status.write("failed", rounds[-1] if rounds else 0, reason=_reason(error))
+        done = rounds[-1] if rounds else 0
+        status.write("failed", done, reason=_reason(error))
+        write_failed_page(directory, config, done, _reason(error))
         raise
     finally:
         directory.unlock()
@@ -138,9 +141,11 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host, statu
     federation = Federation(method, engine, store, config.federation_sections, config.run.seed)
     state = federation.start() if state is None else state
     status.write("running", state.round)
+    describe(directory, config, method, state.server)
     observers = _observers(directory, config, method, store, engine, terms, host, agreement, note)
     state = federation.run(state, [*observers, status, _checkpointing(directory, config, store)])
     LoadedRun(directory, config, method, state.server, state.round).save_model()
+    write_finished_page(directory, config, state.round)  # before the status, for whoever waits for that fetches the page too
     status.write("finished", state.round)
     store.close()
 
