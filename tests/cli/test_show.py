@@ -35,3 +35,5 @@ def test_notes(unisono: Command, demo: Path) -> None:
     assert "note:" not in unisono("show", demo).out
     (demo / "notes.jsonl").write_text('{"round": 1, "note": "the clusters are collapsing"}\n')
     assert "note: round 2: the clusters are collapsing" in unisono("show", demo).out
+    (demo / "notes.jsonl").write_text('{"round": null, "note": "client 2 is left out"}\n')
+    assert "note: client 2 is left out" in unisono("show", demo).out

@@ -40,7 +40,8 @@ def show(run: options.Run) -> None:
         console.print()
         console.print(probe_table(probes))
     for entry in directory.logs["notes"].read()[-MOST_ROWS:]:
-        console.print(f"\nnote: round {entry['round'] + 1}: {entry['note']}")
+        when = "" if entry["round"] is None else f"round {entry['round'] + 1}: "
+        console.print(f"\nnote: {when}{entry['note']}")
     console.print(f"\nfiles: {', '.join(_files(directory))}")
 
 
