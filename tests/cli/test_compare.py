@@ -30,11 +30,20 @@ def test_table_in_the_terminal(unisono: Command, runs: list[Path]) -> None:
 def test_other_formats(unisono: Command, runs: list[Path], tmp_path: Path) -> None:
     assert "| simclr | 3 | 61.0 ± 1.0 |" in unisono("compare", *runs, "--format", "markdown").out
     assert r"byol & 3 & 62.0 $\pm$ 2.0 \\" in unisono("compare", *runs, "--format", "latex").out
-    assert unisono("compare", *runs, "--format", "csv").out.startswith(",seeds,linear\nsimclr,3,")
+    assert unisono("compare", *runs, "--format", "csv").out.startswith("group,metric,mean,deviation,seeds,")
     report = json.loads(unisono("compare", *runs, "--json", "--page", tmp_path / "page.html").out)
     assert report["against"] == "simclr"
     assert report["differences"][0]["pairs"] == 3
     assert "<!DOCTYPE html>" in (tmp_path / "page.html").read_text()
+
+
+def test_unfinished_runs_are_marked_in_every_format(unisono: Command, runs: list[Path]) -> None:
+    (runs[5] / "status.json").unlink()
+    terminal = unisono("compare", *runs).out
+    assert "2 of 3 finished" in terminal
+    assert "byol, seed 2 at round 2 of" in terminal
+    for format in ("markdown", "latex", "csv"):
+        assert "seed 2 at round 2 of" in unisono("compare", *runs, "--format", format).out, format
 
 
 def test_one_seed_is_not_enough_to_say(unisono: Command, runs: list[Path]) -> None:

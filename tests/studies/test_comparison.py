@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import csv
+import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,83 @@ def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
         compare([*runs, twin])
     with pytest.raises(UserError, match="There is no run directory"):
         compare([tmp_path / "nowhere"])
+
+
+def unfinish(path: Path, values: list[float | None]) -> None:
+    """Makes it a run that stands at a round before its end."""
+    write_run(path, values)
+    (path / "status.json").unlink()
+
+
+def blocks_of(page: str, section: str) -> list[dict[str, Any]]:
+    document = json.loads(page.partition('id="document">')[2].partition("</script>")[0])
+    return next(list(part["blocks"]) for part in document["sections"] if part["id"] == section)
+
+
+def test_unfinished_runs_are_named_with_their_round(runs: list[Path]) -> None:
+    assert "inished" not in compare(runs).as_markdown()
+    unfinish(runs[4], [0.4, None, None])
+    comparison = compare(runs)
+    num_rounds = comparison.groups[1].runs[1].num_rounds
+    assert comparison.table().rows[0][1] == "3"
+    assert comparison.table().rows[1][1] == "2 of 3 finished"
+    sentence = f"Not finished, and counted with the latest values so far: byol, seed 1 at round 3 of {num_rounds}."
+    for text in (comparison.as_markdown(), comparison.as_latex(), comparison.note()):
+        assert sentence in text
+    assert "Runs that are not finished are among them." in comparison.explanation()
+    rows = list(csv.DictReader(io.StringIO(comparison.number_table().as_csv())))
+    assert [(row["runs"], row["finished"]) for row in rows] == [("3", "3"), ("3", "2")]
+    assert [row["unfinished"] for row in rows] == ["", f"seed 1 at round 3 of {num_rounds}"]
+    group = comparison.as_json()["groups"][1]
+    assert (group["finished"], group["unfinished"]) == (False, [{"seed": 1, "round": 3, "rounds": num_rounds}])
+    assert f"round 3 of {num_rounds}" in [row[2] for row in blocks_of(compare_page(comparison), "runs")[0]["rows"]]
+
+
+def test_numbers_for_other_programs(runs: list[Path]) -> None:
+    rows = list(csv.DictReader(io.StringIO(compare(runs, ["linear", "rounds to linear 0.66"]).number_table().as_csv())))
+    assert [(row["group"], row["metric"]) for row in rows[::2]] == [("simclr", "linear"), ("simclr", "rounds to linear 0.66")]
+    first, second = rows[:2]
+    assert float(first["mean"]) == pytest.approx(0.61)
+    assert float(first["deviation"]) == pytest.approx(0.01)
+    assert (first["seeds"], first["difference"], first["t-test"]) == ("3", "", "")
+    assert float(second["difference"]) == pytest.approx(0.052)
+    assert float(second["difference deviation"]) == pytest.approx(0.002)
+    assert second["pairs"] == "3"
+    assert 0 < float(second["t-test"]) == float(second["corrected"]) < 0.01
+    assert float(second["Wilcoxon"]) == 0.25
+    assert (rows[2]["mean"], rows[2]["seeds"], rows[3]["mean"], rows[3]["seeds"]) == ("", "0", "2.0", "2")
+
+
+def test_texts_have_everything_that_the_terminal_shows(runs: list[Path]) -> None:
+    comparison = compare(runs)
+    markdown, latex = comparison.as_markdown(), comparison.as_latex()
+    assert "| byol | linear | +5.2 ± 0.2 | 3 |" in markdown
+    assert r"byol & linear & +5.2 $\pm$ 0.2 & 3 &" in latex
+    assert latex.count(r"\end{tabular}") == 2
+    for text in (markdown, latex):
+        assert "Accuracies in percent." in text
+        assert comparison.explanation() in text
+
+
+def test_curves_join_what_belongs_to_the_same_round(tmp_path: Path) -> None:
+    """Seed 0 is probed after every round, seed 1 after every third: they meet after the third and the sixth."""
+    runs = [make_run(tmp_path / f"s{seed}", seed, 0.6) for seed in (0, 1)]
+    write_run(runs[0], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    write_run(runs[1], [None, None, 0.5, None, None, 0.8])
+    page = compare_page(compare(runs))
+    (series,) = blocks_of(page, "curves")[0]["series"]
+    assert series["x"] == [3, 6]
+    assert series["y"] == pytest.approx([0.4, 0.7])
+    assert series["high"] == pytest.approx([0.4 + 0.2 / 2**0.5, 0.7 + 0.2 / 2**0.5])
+    (series,) = blocks_of(page, "communication")[0]["series"]
+    assert series["x"] == [9, 18]
+
+
+def test_the_page_has_percent_in_both_tables(runs: list[Path]) -> None:
+    page = compare_page(compare(runs, ["linear", "loss"]))
+    (table,) = blocks_of(page, "runs")
+    assert table["heads"] == ["group", "seed", "state", "linear [%]", "loss", "run"]
+    assert table["rows"][0][2:5] == ["finished", pytest.approx(60), 4.0]
 
 
 def test_page(runs: list[Path]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from unisono.studies.grid import make_cells
 from unisono.studies.page import study_page
 from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
 from unisono.studies.study import UNTRAINED, read_study
-from unisono.studies.tables import TextTable, run_table, study_table
+from unisono.studies.tables import TextTable, latex_text, run_table, study_table
 from unisono.studies.writing import as_markdown, correlations, write_numbers, write_pictures
 
 STUDY = SMALL.replace('"knn", "rounds to knn 0.01", "rounds to knn 2"', '"linear", "rounds to linear 0.65", "loss"').replace(
@@ -97,6 +99,7 @@ def test_text_formats() -> None:
     assert r"x\_1 & 50\% $\pm$ 1 \\" in table.as_latex()
     assert table.as_latex().startswith(r"\begin{tabular}{lr}")
     assert table.as_csv() == ",a|b\nx_1,50% ± 1\n"
+    assert latex_text(r"{a}^b~\c") == r"\{a\}\textasciicircum{}b\textasciitilde{}\textbackslash{}c"
 
 
 def test_mean_curves(results: Results) -> None:
@@ -105,6 +108,11 @@ def test_mean_curves(results: Results) -> None:
     assert [point[1] for point in curve] == pytest.approx([0.55, 0.65])
     assert [point[2] for point in curve] == pytest.approx([math.sqrt(2) * 0.05] * 2)
     assert mean_curve(results, "linear", "SimCLR", "alpha 10", "rounds") == []
+    other = results.finished("SimCLR", "alpha 0.1")[1].history
+    assert other is not None
+    del other.records[0]
+    ((place, mean, _),) = mean_curve(results, "linear", "SimCLR", "alpha 0.1", "rounds")
+    assert (place, mean) == pytest.approx((2, 0.65)), "values of different rounds do not meet"
 
 
 def test_the_papers_numbers(results: Results) -> None:
@@ -134,14 +142,34 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     files = draw_study(results)
     assert files["png"].startswith(b"\x89PNG")
     assert b"SimCLR" in files["svg"] or b"<svg" in files["svg"]
-    page = study_page(results, "unisono study hand.toml")
+    page = study_page(results, "unisono study hand.toml", files["svg"])
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
     titles = [section["title"] for section in document["sections"]]
     assert {"What it asks", "Results", "Over the course of runs", "Runs", "Repeat it"} <= set(titles)
     assert ("Over the settings" in titles) == (shape == "line")
     assert ("Side by side" in titles) == (shape == "bars")
+    assert ("Figure" in titles) == (shape == "scatter") == bool(document["assets"]), "no other shape lacks a chart of its own"
+    (runs,) = next(section["blocks"] for section in document["sections"] if section["id"] == "runs")
+    assert runs["heads"][4:] == ["linear [%]", "rounds to linear 0.65", "loss", "time [s]"]
+    assert max(row[4] or 0 for row in runs["rows"]) == 80
     assert document["status"] == "failed"
     assert any("it broke" in block.get("text", "") for block in document["sections"][0]["blocks"])
+
+
+@pytest.mark.parametrize(("shape", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
+def test_a_shape_without_a_chart_has_the_figure_inside_the_page(tmp_path: Path, shape: str, size: tuple[int, int]) -> None:
+    """Lines need numbers to lie over: without them the figure stands in for the chart."""
+    text = re.sub("(?m)^value = .*$", "", STUDY).replace('shape = "line"', f'shape = "{shape}"')
+    write_pictures(make(tmp_path, text), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    document = json.loads(page.partition('id="document">')[2].partition("</script>")[0])
+    picture = document["assets"]["figure"]
+    kind, _, content = picture["source"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(content) == (tmp_path / "figure.svg").read_bytes()
+    assert (picture["width"], picture["height"]) == size
+    (block,) = next(section["blocks"] for section in document["sections"] if section["id"] == "picture")
+    assert block["sprite"] == "figure"
 
 
 def test_nothing_finished_yet(tmp_path: Path) -> None:

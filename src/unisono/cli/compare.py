@@ -64,17 +64,12 @@ def compare(
 
 
 def _text(comparison: Comparison, format: Format) -> str:
-    table, differences = comparison.table(), comparison.difference_table()
     if format is Format.latex:
-        return table.as_latex()
-    if format is Format.csv:
-        return table.as_csv()
-    return table.as_markdown() + ("\n" + differences.as_markdown() if differences.rows else "")
+        return comparison.as_latex()
+    return comparison.number_table().as_csv() if format is Format.csv else comparison.as_markdown()
 
 
 def _show(comparison: Comparison, page: Path | None) -> None:
-    from unisono.studies.comparison import unit_note
-
     console = make_console()
     table, differences = comparison.table(), comparison.difference_table()
     if len(comparison.metrics) > MOST_METRICS:
@@ -82,7 +77,7 @@ def _show(comparison: Comparison, page: Path | None) -> None:
         console.print(make_table(turned[0], turned[1:], right=turned[0][1:]))
     else:
         console.print(make_table(table.heads, table.rows, right=table.heads[1:]))
-    console.print("\n" + unit_note(comparison.metrics), soft_wrap=True)
+    console.print("\n" + comparison.note(), soft_wrap=True)
     if differences.rows:
         console.print()
         console.print(make_table(differences.heads, differences.rows, right=differences.heads[2:]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-
 from unisono.report.blocks import Block, Series, code, document, lines, section, table
 from unisono.report.page import render
-from unisono.studies.comparison import Comparison, Group, unit_note
+from unisono.studies.comparison import Comparison
+from unisono.studies.figure import axis_name, mean_over_seeds, shown
 from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.seed_groups import Group
 from unisono.studies.study import Axis
+
+LINES = "Means over seeds, and bands of their deviation, after the rounds that all runs of a group have."
 
 
 def compare_page(comparison: Comparison, command: str = "") -> str:
@@ -20,14 +22,14 @@ def compare_page(comparison: Comparison, command: str = "") -> str:
     """
     made, differences = comparison.table(), comparison.difference_table()
     sections = [
-        section("results", "Results", [table("At the end", made.heads, made.rows, note=unit_note(comparison.metrics))]),
+        section("results", "Results", [table("", made.heads, made.rows, note=comparison.note())]),
         section(
             "differences",
             f"Differences to {comparison.groups[0].label}",
             [table("", differences.heads, differences.rows, note=comparison.explanation())] if differences.rows else [],
         ),
-        section("curves", "Over rounds", _charts(comparison, "rounds")),
-        section("communication", "Over communication", _charts(comparison, "megabytes")),
+        section("curves", "Over rounds", _charts(comparison, "rounds"), note=LINES),
+        section("communication", "Over communication", _charts(comparison, "megabytes"), note=LINES),
         section("runs", "Runs", [_runs(comparison)]),
         section("repeat", "Repeat it", [code("", command)] if command else []),
     ]
@@ -48,15 +50,12 @@ def _charts(comparison: Comparison, axis: Axis) -> list[Block]:
 
 
 def _series(group: Group, metric: str, axis: Axis) -> Series | None:
-    curves = [curve for run in group.runs if (curve := run.history.curve(metric, axis))]
-    if not curves or len(curves[0]) < 2:
+    points = mean_over_seeds([run.history for run in group.runs], metric, axis)
+    if len(points) < 2:
         return None
-    together = list(zip(*curves, strict=False))
-    places = [statistics.fmean(place for place, _ in points) for points in together]
-    means = [statistics.fmean(value for _, value in points) for points in together]
-    if len(curves) == 1:
+    places, means, deviations = map(list, zip(*points, strict=True))
+    if len(group.values(metric)) == 1:
         return Series(group.label, places, means)
-    deviations = [statistics.stdev(value for _, value in points) for points in together]
     low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
     high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
     return Series(group.label, places, means, low, high)
@@ -67,11 +66,11 @@ def _runs(comparison: Comparison) -> Block:
         [
             group.label,
             run.seed,
-            "finished" if run.finished else "unfinished",
-            *(run.history.value(m) for m in comparison.metrics),
+            "finished" if run.finished else f"round {run.rounds_done} of {run.num_rounds}",
+            *(shown(run.history.value(metric), metric) for metric in comparison.metrics),
             str(run.path),
         ]
         for group in comparison.groups
         for run in group.runs
     ]
-    return table("", ["group", "seed", "state", *comparison.metrics, "run"], rows)
+    return table("", ["group", "seed", "state", *map(axis_name, comparison.metrics), "run"], rows)

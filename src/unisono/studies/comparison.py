@@ -1,66 +1,22 @@
-"""Runs side by side: groups that differ by their seed alone, what tells the groups apart, and how much they differ."""
+"""Groups of runs side by side, and how much they differ."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unisono.core.errors import UserError
-from unisono.runs.directory import RunDirectory
-from unisono.studies.history import History, in_percent
-from unisono.studies.results import Summary, mean_and_deviation, number
+from unisono.studies.history import in_percent
+from unisono.studies.results import mean_and_deviation, number
+from unisono.studies.seed_groups import Group, put_together, read_runs
 from unisono.studies.significance import Difference, compare_pairs, holm
-from unisono.studies.tables import TextTable
+from unisono.studies.tables import TextTable, latex_text
 
-UNCOMPARED = ("format", "recipe", "run", "engine", "evaluation", "report", "track")
-"""Tables in which runs of one group may differ."""
 UNSAID = "-"
-MOST_DIFFERENCES = 4
-"""More options than this do not fit into a name."""
-
-
-@dataclass(frozen=True)
-class OneRun:
-    """A run as far as a comparison needs it.
-
-    Args:
-        path: its directory.
-        seed: of the run.
-        options: all options by full name, but for those of ``UNCOMPARED``.
-        history: what it logged.
-        finished: whether it came to its end.
-    """
-
-    path: Path
-    seed: int
-    options: Mapping[str, Any]
-    history: History
-    finished: bool
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ by their seed alone.
-
-    Args:
-        label: what tells it from the other groups.
-        runs: one for each seed.
-    """
-
-    label: str
-    runs: Sequence[OneRun]
-
-    def values(self, metric: str) -> dict[int, float]:
-        """The last value of a metric by seed."""
-        found = {run.seed: run.history.value(metric) for run in self.runs}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    def summary(self, metric: str) -> Summary:
-        """The same over seeds."""
-        return Summary(list(self.values(metric).values()), len(self.runs))
+DIFFERENCE_HEADS = ("difference", "difference deviation", "pairs", "t-test", "corrected", "Wilcoxon")
+"""Of the columns about a group and the first one."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +34,20 @@ class Comparison:
     def table(self) -> TextTable:
         """Mean and deviation over seeds: a row per group, a column per metric."""
         rows = [
-            [group.label, str(len(group.runs)), *(mean_and_deviation(group.summary(m), m) for m in self.metrics)]
+            [group.label, _seeds(group), *(mean_and_deviation(group.summary(m), m) for m in self.metrics)]
             for group in self.groups
         ]
         return TextTable(["", "seeds", *self.metrics], rows)
+
+    def note(self) -> str:
+        """How the table is to be read, and which runs are still on their way."""
+        sentences = ["Mean ± standard deviation over seeds."]
+        if any(map(in_percent, self.metrics)):
+            sentences.append("Accuracies in percent.")
+        unfinished = [f"{group.label}, {run.standing}" for group in self.groups for run in group.unfinished]
+        if unfinished:
+            sentences.append(f"Not finished, and counted with the latest values so far: {'; '.join(unfinished)}.")
+        return " ".join(sentences)
 
     def differences(self, metric: str) -> list[tuple[Group, Difference, float | None]]:
         """Every group but the first against the first, with the t-test's p-value corrected for their number."""
@@ -107,6 +73,8 @@ class Comparison:
         found = [difference for metric in self.metrics for _, difference, _ in self.differences(metric)]
         reasons = list(dict.fromkeys(difference.reason for difference in found if difference.reason and difference.num_pairs))
         sentences = [f"Differences are those to {self.groups[0].label}, paired by seed."]
+        if any(group.unfinished for group in self.groups):
+            sentences.append("Runs that are not finished are among them.")
         if any(difference.t_test is not None for difference in found):
             sentences.append(
                 "P-values are two-sided; 'corrected' is the t-test's after Holm, for the number of groups. "
@@ -116,6 +84,33 @@ class Comparison:
             sentences.append(f"Whether they are significant cannot be said where there are {'; or '.join(reasons)}.")
         return " ".join(sentences)
 
+    def number_table(self) -> TextTable:
+        """All of it as numbers with all their digits, for other programs: a row per metric and group, no unit, no percent."""
+        heads = ["group", "metric", "mean", "deviation", "seeds", "runs", "finished", "unfinished", *DIFFERENCE_HEADS]
+        rows = []
+        for metric in self.metrics:
+            found = {group.label: _numbers(difference, p) for group, difference, p in self.differences(metric)}
+            for group in self.groups:
+                summary, unfinished = group.summary(metric), group.unfinished
+                counts = [len(summary.values), len(group.runs), len(group.runs) - len(unfinished)]
+                own = [*map(_digits, [summary.mean, summary.deviation, *counts]), "; ".join(run.standing for run in unfinished)]
+                rows.append([group.label, metric, *own, *found.get(group.label, [""] * len(DIFFERENCE_HEADS))])
+        return TextTable(heads, rows, num_names=2)
+
+    def as_markdown(self) -> str:
+        """Tables with what explains them."""
+        parts = [self.table().as_markdown(), self.note() + "\n"]
+        if self.difference_table().rows:
+            parts += [self.difference_table().as_markdown(), self.explanation() + "\n"]
+        return "\n".join(parts)
+
+    def as_latex(self) -> str:
+        """The same for LaTeX."""
+        parts = [self.table().as_latex(), latex_text(self.note()) + "\n"]
+        if self.difference_table().rows:
+            parts += [self.difference_table().as_latex(), latex_text(self.explanation()) + "\n"]
+        return "\n".join(parts)
+
     def as_json(self) -> dict[str, Any]:
         """Everything, for other programs."""
         return {
@@ -124,7 +119,10 @@ class Comparison:
                     "label": group.label,
                     "runs": [str(run.path) for run in group.runs],
                     "seeds": [run.seed for run in group.runs],
-                    "finished": all(run.finished for run in group.runs),
+                    "finished": not group.unfinished,
+                    "unfinished": [
+                        {"seed": run.seed, "round": run.rounds_done, "rounds": run.num_rounds} for run in group.unfinished
+                    ],
                     "mean": {metric: group.summary(metric).mean for metric in self.metrics},
                     "deviation": {metric: group.summary(metric).deviation for metric in self.metrics},
                 }
@@ -136,6 +134,7 @@ class Comparison:
                     "label": group.label,
                     "metric": metric,
                     "mean": difference.mean,
+                    "deviation": difference.deviation,
                     "pairs": difference.num_pairs,
                     "t_test": difference.t_test,
                     "corrected": corrected,
@@ -155,23 +154,8 @@ def compare(paths: Iterable[Path], metrics: Sequence[str] = ()) -> Comparison:
         paths: run directories, or directories of such.
         metrics: what to compare; none: the probes that all groups have, or where there is none such, all.
     """
-    runs = [_read(path) for given in paths for path in _expand(given)]
-    by_options: dict[str, list[OneRun]] = {}
-    for run in runs:
-        by_options.setdefault(json.dumps(run.options, sort_keys=True), []).append(run)
-    for together in by_options.values():
-        seeds = [run.seed for run in together]
-        if len(set(seeds)) < len(seeds):
-            twice = next(run for run in together if seeds.count(run.seed) > 1)
-            raise UserError(
-                f"Two of the runs have the same settings and the same seed, {twice.seed}: "
-                f"leave one of them out, such as {twice.path}."
-            )
-    labels = _labels([together[0] for together in by_options.values()])
-    groups = [
-        Group(label, sorted(together, key=lambda run: run.seed))
-        for label, together in zip(labels, by_options.values(), strict=True)
-    ]
+    runs = read_runs(paths)
+    groups = put_together(runs)
     every = list(dict.fromkeys(name for run in runs for name in run.history.probes()))
     common = [name for name in every if all(group.values(name) for group in groups)]
     chosen = list(metrics) or common or every
@@ -184,50 +168,19 @@ def compare(paths: Iterable[Path], metrics: Sequence[str] = ()) -> Comparison:
     return Comparison(groups, chosen)
 
 
-def _expand(path: Path) -> list[Path]:
-    """A run directory itself, or the run directories inside."""
-    if (path / "config.toml").is_file():
-        return [path]
-    inside = sorted(child.parent for child in path.glob("*/config.toml"))
-    return inside or [RunDirectory.open(path).path]
+def _seeds(group: Group) -> str:
+    num_runs = len(group.runs)
+    return f"{num_runs - len(group.unfinished)} of {num_runs} finished" if group.unfinished else str(num_runs)
 
 
-def _read(path: Path) -> OneRun:
-    directory = RunDirectory.open(path)
-    tree = directory.config_tree
-    history = History(path)
-    options = {
-        f"{table}.{key}": value
-        for table, values in tree.items()
-        if table not in UNCOMPARED and isinstance(values, Mapping)
-        for key, value in values.items()
-    }
-    if history.records and history.records[-1]["round"] < 0:
-        options["method.name"] = "untrained"
-    return OneRun(path, int(tree["run"]["seed"]), options, history, directory.finished)
+def _numbers(difference: Difference, corrected: float | None) -> list[str]:
+    """The cells below ``DIFFERENCE_HEADS``."""
+    tests = [difference.t_test, corrected, difference.wilcoxon]
+    return list(map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *tests]))
 
 
-def _labels(runs: Sequence[OneRun]) -> list[str]:
-    """For each group what tells it from the others: its method, and the options in which groups of that method differ.
-
-    Falls back to the name of the run where that would be too long.
-    """
-    labels = []
-    for run in runs:
-        method = str(run.options.get("method.name", ""))
-        alike = [other for other in runs if other.options.get("method.name") == run.options.get("method.name")]
-        names = sorted({name for other in alike for name in other.options.keys() | run.options.keys()} - {"method.name"})
-        differing = [name for name in names if any(other.options.get(name) != run.options.get(name) for other in alike)]
-        if len(differing) > MOST_DIFFERENCES:
-            labels.append(run.path.resolve().name)
-            continue
-        words = [f"{name.partition('.')[2]} {_word(run.options.get(name))}" for name in differing]
-        labels.append(", ".join([method, *words]))
-    return labels if len(set(labels)) == len(labels) else [run.path.resolve().name for run in runs]
-
-
-def _word(value: Any) -> str:
-    return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _digits(value: float | None) -> str:
+    return "" if value is None else repr(value)
 
 
 def _p(value: float | None) -> str:
@@ -242,9 +195,3 @@ def _signed(difference: Difference, metric: str) -> str:
     sign = "+" if difference.mean >= 0 else "-"
     text = sign + number(abs(difference.mean), metric)
     return text if difference.deviation is None else f"{text} ± {number(difference.deviation, metric)}"
-
-
-def unit_note(metrics: Iterable[str]) -> str:
-    """How the table is to be read."""
-    percent = " Accuracies in percent." if any(map(in_percent, metrics)) else ""
-    return f"Mean ± standard deviation over seeds.{percent}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unisono.report.palette import LIGHT
-from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.history import AXES, History, in_percent, parse_effort
 from unisono.studies.results import Results
 from unisono.studies.study import UNTRAINED, Axis
 
@@ -52,7 +52,7 @@ def draw_study(results: Results) -> dict[str, bytes]:
 
 
 def mean_curve(results: Results, metric: str, variant: str, setting: str, axis: Axis) -> list[tuple[float, float, float]]:
-    """Place, mean and deviation over seeds, at the records that all seeds of a cell have.
+    """Place, mean and deviation over seeds, at the rounds that all seeds of a cell have.
 
     Args:
         results: of the study.
@@ -62,12 +62,25 @@ def mean_curve(results: Results, metric: str, variant: str, setting: str, axis: 
         axis: what the curve goes over; places are means over seeds too.
     """
     alias = {v.name: v.metrics for v in results.study.variants}.get(variant, {})
-    curves = [run.history.curve(alias.get(metric, metric), axis) for run in results.finished(variant, setting) if run.history]
+    histories = [run.history for run in results.finished(variant, setting) if run.history]
+    return mean_over_seeds(histories, alias.get(metric, metric), axis)
+
+
+def mean_over_seeds(histories: Sequence[History], metric: str, axis: Axis) -> list[tuple[float, float, float]]:
+    """Place, mean and deviation of a metric, at the rounds after which all runs have it.
+
+    Args:
+        histories: of runs that differ by their seed; those that never log the metric are left out.
+        metric: what is drawn.
+        axis: what the curve goes over. Rounds tell which values belong together, since one round may lie at another place
+            of the axis for every seed; the place is the mean of these.
+    """
+    curves = [curve for history in histories if (curve := _by_round(history, metric, axis))]
     points = []
-    for together in zip(*curves, strict=False):
-        values = [value for _, value in together]
+    for round in sorted(set.intersection(*map(set, curves)) if curves else ()):
+        places, values = zip(*(curve[round] for curve in curves), strict=True)
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-        points.append((statistics.fmean(place for place, _ in together), statistics.fmean(values), deviation))
+        points.append((statistics.fmean(places), statistics.fmean(values), deviation))
     return points
 
 
@@ -88,6 +101,18 @@ def axis_name(metric: str) -> str:
     if effort is not None:
         return metric
     return f"{metric} [%]" if in_percent(metric) else metric
+
+
+def shown(value: float | None, metric: str) -> float | None:
+    """A metric in the unit of ``axis_name``."""
+    return 100 * value if value is not None and in_percent(metric) else value
+
+
+def _by_round(history: History, metric: str, axis: Axis) -> dict[float, tuple[float, float]]:
+    """Place and value by the number of rounds done."""
+    places = {float(record["rounds"]): record.get(axis) for record in history.records}
+    values = history.curve(metric, "rounds")
+    return {round: (float(place), value) for round, value in values if (place := places[round]) is not None}
 
 
 def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: int) -> list[tuple[Axes, bool]]:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import base64
 import math
+import re
 from collections.abc import Sequence
 
 from unisono.report.blocks import Block, Series, code, columns, document, facts, lines, prose, section, table
 from unisono.report.page import render
-from unisono.studies.figure import axis_name, mean_curve, paper_value
+from unisono.report.thumbnails import Sprite
+from unisono.studies.figure import axis_name, mean_curve, paper_value, shown
 from unisono.studies.history import AXES, in_percent, parse_effort
 from unisono.studies.results import Results
 from unisono.studies.runner import Status
 from unisono.studies.study import UNTRAINED, Axis
 from unisono.studies.tables import study_table
 
+PICTURE = "figure"
+VIEW_BOX = re.compile(rb'viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
+"""Width and height of an SVG that Matplotlib made, in points."""
+WIDEST = 1080
+"""Pixels that a picture may take on the page."""
 
-def study_page(results: Results, command: str = "") -> str:
+
+def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
     """One self-contained HTML file.
 
     Args:
         results: of the study.
         command: what repeats it.
+        figure: the study's figure as SVG; shown where the page has no chart of its own in that shape.
     """
     study, config = results.study, results.study.config
     finished = sum(outcome.status is Status.finished for outcome in results.outcomes)
@@ -41,32 +51,37 @@ def study_page(results: Results, command: str = "") -> str:
     tables = [_table(results, metric) for metric in config.metrics]
     runs = table(
         "Runs",
-        ["variant", "setting", "seed", "status", *config.metrics, "time [s]"],
+        ["variant", "setting", "seed", "status", *map(axis_name, config.metrics), "time [s]"],
         [
             [
                 outcome.cell.variant,
                 "" if outcome.cell.setting == "all" else outcome.cell.setting,
                 outcome.cell.seed,
                 "failed" if outcome.reason else str(outcome.status),
-                *(outcome.values[metric] for metric in config.metrics),
+                *(shown(outcome.values[metric], metric) for metric in config.metrics),
                 outcome.history.seconds if outcome.history else None,
             ]
             for outcome in results.outcomes
         ],
     )
     problems = [prose(f"{outcome.cell.title}: {outcome.reason}", tone="error") for outcome in failed]
+    lines_over_settings, side_by_side, curves = _lines_over_settings(results), _columns(results), _curves(results)
+    has_own = bool(lines_over_settings or side_by_side or (config.shape == "curves" and curves))
+    picture = None if has_own or not figure else _picture(figure)
     sections = [
         section("about", "What it asks", [about, *problems]),
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),
-        section("figure", "Over the settings", _lines_over_settings(results)),
-        section("bars", "Side by side", _columns(results)),
-        section("curves", "Over the course of runs", _curves(results)),
+        section("picture", "Figure", [_sheet(config.title)] if picture else []),
+        section("figure", "Over the settings", lines_over_settings),
+        section("bars", "Side by side", side_by_side),
+        section("curves", "Over the course of runs", curves),
         section("runs", "Runs", [runs]),
         section("repeat", "Repeat it", [code("", command)] if command else []),
     ]
     status = "finished" if finished == total else "failed" if failed else "unfinished"
     tiles = [(f"{finished} of {total}", "runs finished"), (f"{seconds / 60:.0f} min", "of training")]
-    return render(document(config.title, config.source, sections, status=status, tiles=tiles))
+    assets = {PICTURE: picture} if picture else {}
+    return render(document(config.title, config.source, sections, status=status, tiles=tiles, assets=assets))
 
 
 def _table(results: Results, metric: str) -> Block:
@@ -75,6 +90,23 @@ def _table(results: Results, metric: str) -> Block:
     note += " Accuracies in percent." if in_percent(metric) else ""
     note += " In brackets: the paper's number." if metric in results.study.paper else ""
     return table(metric, made.heads, made.rows, note=note)
+
+
+def _picture(figure: bytes) -> Sprite:
+    """The figure as a sprite of one thumbnail. It has a white ground of its own, so a dark page does not swallow its text."""
+    width, height = (float(edge) * 96 / 72 for edge in VIEW_BOX.findall(figure)[0])
+    factor = min(1.0, WIDEST / width)
+    width, height = round(factor * width), round(factor * height)
+    width = max(width, height)  # a sheet fits a thumbnail's longer edge into its width, which would shrink a tall figure
+    source = "data:image/svg+xml;base64," + base64.b64encode(figure).decode()
+    sizes = {"width": width, "height": height, "cell_width": width, "cell_height": height}
+    return {"source": source, "columns": 1, "count": 1, "pixels": False, **sizes}
+
+
+def _sheet(title: str) -> Block:
+    """Shows the picture."""
+    row = {"name": "", "members": [0], "titles": [title]}
+    return {"kind": "sheet", "title": "", "note": "", "wide": True, "sprite": PICTURE, "rows": [row]}
 
 
 def _columns(results: Results) -> list[Block]:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from unisono.studies.results import Results, mean_and_deviation
 
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "\\": r"\textbackslash{}"}
+_LATEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
+    "±": r"$\pm$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "<": "$<$", ">": "$>$", "|": "$|$",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class TextTable:
     def as_latex(self) -> str:
         """A tabular of the package booktabs."""
         alignment = "l" * self.num_names + "r" * (len(self.heads) - self.num_names)
-        lines = [" & ".join(map(_latex, line)) + r" \\" for line in [self.heads, *self.rows]]
+        lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [self.heads, *self.rows]]
         body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
         return "\n".join([rf"\begin{{tabular}}{{{alignment}}}", *body, r"\end{tabular}"]) + "\n"
 
@@ -90,5 +93,6 @@ def paper_number(value: float | str | None) -> str:
     return "" if value is None else str(value)
 
 
-def _latex(cell: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in cell)
+def latex_text(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)

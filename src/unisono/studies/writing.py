@@ -34,9 +34,10 @@ def write_pictures(results: Results, path: Path, command: str = "") -> None:
         path: the study's directory.
         command: what repeats the study.
     """
-    for ending, content in draw_study(results).items():
+    files = draw_study(results)
+    for ending, content in files.items():
         write_atomically(path / f"figure.{ending}", content)
-    write_atomically(path / "report.html", study_page(results, command).encode())
+    write_atomically(path / "report.html", study_page(results, command, files.get("svg", b"")).encode())
 
 
 def as_markdown(results: Results) -> str:
