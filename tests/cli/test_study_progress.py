@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -31,17 +32,54 @@ def finish(cell: Cell, num_rounds: int) -> None:
 
 
 def test_runs_take_as_long_as_those_of_their_variant(cells: list[Cell]) -> None:
+    assert [cell.variant for cell in cells] == [UNTRAINED, "SimCLR", "Orchestra"] * 2
     assert Pace(cells).seconds_left() is None
     finish(cells[1], 5)  # SimCLR: 10 seconds
     pace = Pace(cells)
-    assert pace.seconds_left() == pytest.approx(5 * 10), "nothing is known about the others yet"
+    assert pace.seconds_left() == pytest.approx(3 * 10), "nothing is known about Orchestra yet; an encoder is probed at once"
     pace.finish(cells[2], 40.0)  # Orchestra
     pace.finish(cells[0], 1.0)
-    assert [cell.variant for cell in cells[3:]] == [UNTRAINED, "SimCLR", "Orchestra"]
-    assert pace.seconds_left() == pytest.approx(1 + 10 + 40)
-    assert pace.seconds_left(cells[5], 15.0) == pytest.approx(1 + 10 + 15)
+    rest = 10 + 40  # an end that was not logged is as long as that of the run which is known whole
+    assert pace.seconds_left() == pytest.approx(1 + rest + 40)
+    assert pace.seconds_left(cells[5], 15.0) == pytest.approx(1 + rest + 15)
     pace.finish(cells[5], None)
-    assert pace.seconds_left() == pytest.approx(1 + 10), "a failure says nothing about the time of others"
+    assert pace.seconds_left() == pytest.approx(1 + rest), "a failure says nothing about the time of others"
+
+
+def test_the_time_that_passed_counts_and_not_that_of_rounds(cells: list[Cell]) -> None:
+    pace = Pace(cells[1::3])
+    finish(cells[1], 2)
+    assert pace.seconds_left() == pytest.approx(4), "made by another process: its logs are all that is known"
+    pace.finish(cells[1], 11.0)
+    assert pace.seconds_left() == pytest.approx(11)
+    pace.finish(cells[1], 1.0)
+    assert pace.seconds_left() == pytest.approx(4), "the last rounds after a checkpoint are not the whole run"
+
+
+def test_untrained_cells_say_nothing_about_others(cells: list[Cell]) -> None:
+    finish(cells[0], 0)
+    pace = Pace(cells)
+    assert pace.seconds_left() is None, "an encoder that was probed earlier does not mean that training takes no time"
+    pace.finish(cells[0], 2.0)
+    pace.finish(cells[1], 30.0)
+    assert pace.seconds_left() == pytest.approx(2 + 3 * 30)
+
+
+def test_jobs_share_whole_runs(cells: list[Cell]) -> None:
+    def left(number: int, jobs: int, **current: Any) -> float | None:
+        pace = Pace(trained, jobs)
+        pace.finish(trained[0], 10.0)
+        pace._left = pace._left[:number]
+        return pace.seconds_left(**current)
+
+    trained = [cell for cell in cells if not cell.untrained]
+    assert left(3, 1) == pytest.approx(30)
+    assert left(3, 2) == pytest.approx(20), "the third waits for one of the others"
+    assert left(2, 2) == pytest.approx(10)
+    assert left(1, 4) == pytest.approx(10), "a run is not faster because nothing else is left"
+    assert left(2, 2, current=trained[1], current_left=1.0) == pytest.approx(10)
+    write_run(trained[1].path, [0.5] * 3)
+    assert left(1, 2) == pytest.approx(10 - 6), "a helper has six seconds of it behind it"
 
 
 def test_a_line_per_run_outside_of_a_terminal(cells: list[Cell], tmp_path: Path) -> None:
@@ -59,6 +97,6 @@ def test_a_line_per_run_outside_of_a_terminal(cells: list[Cell], tmp_path: Path)
         progress.on_cell_end(cells[1], 65.0)
         progress.on_cell_failure(cells[2], "it\nbroke")
     first, second = text.getvalue().splitlines()
-    assert first == "[1/3] SimCLR, alpha 0.1, seed 0: linear 50.0  in 0:01:05, 0:02:10 left"
-    assert second == "[2/3] Orchestra, alpha 0.1, seed 0: failed: it broke, 0:01:05 left"
+    assert first == "[1/3] SimCLR, alpha 0.1, seed 0: linear 50.0  in 0:01:05, 0:02:08 left"
+    assert second == "[2/3] Orchestra, alpha 0.1, seed 0: failed: it broke, 0:01:03 left"
     assert after == [("SimCLR", ""), ("Orchestra", "it\nbroke")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from unisono.config import Config
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.federation.worker import Report
 from unisono.runs.directory import RunDirectory
+from unisono.runs.files import JsonLines
 from unisono.studies.grid import Cell
 from unisono.studies.history import History
 from unisono.studies.results import number
@@ -28,6 +30,9 @@ from unisono.studies.study import Study
 class Pace:
     """How long the rest of a study takes: every run as long as those of its variant, or of all, took so far.
 
+    A run that this process made counts with the time that passed. What another made is known by its logs alone, which lack the
+    preparation and the end: these are taken to last as long as they do here.
+
     Args:
         cells: all of the study, finished ones included: these tell how long runs take.
         jobs: how many run at a time.
@@ -35,19 +40,18 @@ class Pace:
 
     def __init__(self, cells: Iterable[Cell], jobs: int = 1) -> None:
         self._jobs = jobs
-        self._left: list[Cell] = []
-        self._seconds: dict[str, list[float]] = {}
-        for cell in cells:
-            if RunDirectory(cell.path).finished:
-                self.finish(cell, History(cell.path).seconds)
-            else:
-                self._left.append(cell)
+        self._left = list(cells)
+        self._passed: dict[Cell, float] = {}
+        self._logged: dict[Cell, float] = {}
+        self._forget_finished()
 
     def finish(self, cell: Cell, seconds: float | None) -> None:
         """A cell is done; None where it failed and says nothing about the others."""
         self._left = [other for other in self._left if other != cell]
         if seconds is not None:
-            self._seconds.setdefault(cell.variant, []).append(seconds)
+            self._logged[cell] = _logged_seconds(cell)
+            # A run that went on from a checkpoint took longer than what passed now.
+            self._passed[cell] = max(seconds, self._logged[cell])
 
     def seconds_left(self, current: Cell | None = None, current_left: float | None = None) -> float | None:
         """For all cells that are left; None while nothing is known.
@@ -56,20 +60,36 @@ class Pace:
             current: the cell that is running.
             current_left: what it says about itself.
         """
-        known = [value for values in self._seconds.values() for value in values]
-        total = 0.0
+        self._forget_finished()
+        free = [0.0] * self._jobs  # when each process has done what it was given; a heap
         for cell in self._left:
-            if RunDirectory(cell.path).finished:
-                continue  # by another process
-            if cell == current and current_left is not None:
-                total += current_left
-            elif cell.variant in self._seconds:
-                total += statistics.fmean(self._seconds[cell.variant])
-            elif known:
-                total += statistics.fmean(known)
-            else:
-                return None
-        return total / self._jobs
+            seconds = current_left if cell == current else None
+            if seconds is None:
+                whole = self._estimate(cell)
+                if whole is None:
+                    return None
+                seconds = max(0.0, whole - _logged_seconds(cell))
+            heapq.heapreplace(free, free[0] + seconds)
+        return max(free)
+
+    def _forget_finished(self) -> None:
+        """Takes out what is finished, by an earlier call or by another process."""
+        finished = {cell for cell in self._left if RunDirectory(cell.path).finished}
+        self._left = [cell for cell in self._left if cell not in finished]
+        self._logged |= {cell: _logged_seconds(cell) for cell in finished}
+
+    def _estimate(self, cell: Cell) -> float | None:
+        """One cell from its beginning to its end; untrained ones say nothing about others, nor do others about them."""
+        rest = [passed - self._logged[other] for other, passed in self._passed.items() if not other.untrained]
+        unlogged = statistics.fmean(rest) if rest else 0.0
+        if cell.untrained:
+            own = [passed for other, passed in self._passed.items() if other.untrained]
+            return statistics.fmean(own) if own else unlogged if self._logged else None
+        known = {
+            other: self._passed.get(other, logged + unlogged) for other, logged in self._logged.items() if not other.untrained
+        }
+        alike = [seconds for other, seconds in known.items() if other.variant == cell.variant]
+        return statistics.fmean(alike or known.values()) if known else None
 
 
 class StudyProgress(Watcher, Observer):
@@ -180,3 +200,9 @@ class StudyProgress(Watcher, Observer):
         own = "" if meter.seconds_left is None else f"{duration(meter.seconds_left)} left"
         grid.add_row("rounds", f"{meter.rounds_done}/{meter.num_rounds}", ProgressBar(total=1.0, completed=share), own)
         return Group(Text(cell.title, no_wrap=True, overflow="ellipsis"), grid)
+
+
+def _logged_seconds(cell: Cell) -> float:
+    """Of the rounds and probes that the cell's run has behind it."""
+    timings = JsonLines(cell.path / "timings.jsonl").read()
+    return float(sum(entry["seconds"].get(name, 0.0) for entry in timings for name in ("round", "probe")))
