@@ -158,3 +158,25 @@ def test_logs_are_cut_to_where_a_checkpoint_saw_them(directory: RunDirectory) ->
     assert again.logs["failures"].read() == []
     again.cut_logs({})
     assert again.log_lengths() == dict.fromkeys(REPRODUCIBLE_LOGS, 0)
+
+
+def test_how_to_continue(directory: RunDirectory) -> None:
+    assert directory.command_to_continue == f"unisono resume {directory.path}"
+    directory.write_json("flower.json", {"run_id": 1})
+    assert directory.command_to_continue == f"unisono deploy run --resume {directory.path.name}"
+
+
+@pytest.mark.parametrize(
+    ("content", "finished", "untrained"),
+    [
+        ('{"status": "finished", "round": 3}', True, False),
+        ('{"status": "finished", "round": 0}', True, True),
+        ('{"status": "failed", "reason": "no room"}', False, False),
+        ("[]", False, False),
+        ("{", False, False),
+    ],
+)
+def test_whether_it_is_finished(directory: RunDirectory, content: str, finished: bool, untrained: bool) -> None:
+    assert not directory.finished
+    (directory.path / "status.json").write_text(content)
+    assert (directory.finished, directory.untrained) == (finished, untrained)

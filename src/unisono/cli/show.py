@@ -49,11 +49,13 @@ def _status(directory: RunDirectory, tree: dict[str, Any], num_logged: int) -> s
     num_rounds = tree["federation"]["rounds"]
     if directory.in_use:
         return f"running, {num_logged} of {num_rounds} rounds done"
+    if directory.untrained:
+        return "finished; nothing was trained"
     saved = directory.checkpoints().rounds()
     if saved and saved[-1] >= num_rounds:
         return f"finished after {num_rounds} rounds"
     when = f"after round {saved[-1]}" if saved else "before the first round was saved, out"
-    return f"interrupted {when} of {num_rounds}; continue with 'unisono resume {directory.path}'"
+    return f"interrupted {when} of {num_rounds}; continue with '{directory.command_to_continue}'"
 
 
 def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str, Any]]) -> Table:

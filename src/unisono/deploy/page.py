@@ -48,7 +48,7 @@ def write_failed_page(directory: RunDirectory, config: Config, num_rounds: int, 
         reason: why it failed.
     """
     whole = config.federation.rounds
-    go_on = f"Continue it with 'unisono deploy run --resume {directory.path.name}'."
+    go_on = f"Continue it with '{directory.command_to_continue}'."
     sentence = f"The run failed after {num_rounds} of {whole} rounds: {reason.rstrip('.')}. {go_on}"
     _write(directory, config, Status("failed", num_rounds, whole, sentence))
 

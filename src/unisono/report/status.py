@@ -41,7 +41,7 @@ def run_status(directory: RunDirectory) -> Status:
     saved = directory.checkpoints().rounds()
     if saved and saved[-1] >= num_rounds:
         return Status("finished", done, num_rounds)
-    go_on = f"Continue it with 'unisono resume {directory.path}'."
+    go_on = f"Continue it with '{directory.command_to_continue}'."
     reason = _reason(directory)
     if reason:
         return Status("failed", done, num_rounds, f"The run failed after {done} of {num_rounds} rounds: {reason} {go_on}")

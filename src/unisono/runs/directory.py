@@ -114,6 +114,12 @@ class RunDirectory:
         """Whether it holds the probes of an encoder before the first round, and is finished with that."""
         return self.finished and self._status().get("round") == 0
 
+    @property
+    def command_to_continue(self) -> str:
+        """What goes on with the run where it stopped; on a federation that is the server's business."""
+        on_federation = (self.path / "flower.json").is_file()
+        return f"unisono deploy run --resume {self.path.name}" if on_federation else f"unisono resume {self.path}"
+
     def unlock(self) -> None:
         """Lets others write."""
         if self._lock is not None:
