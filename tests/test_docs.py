@@ -1,28 +1,257 @@
-"""The documentation's code runs."""
+"""The documentation's code runs, and what is too long to run is at least understood: commands, options, recipes, studies."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import typer
 
 import unisono
+import unisono.config
+from unisono.cli.main import app
+from unisono.config import build_tree, list_recipes, resolve
+from unisono.core.config import merge
+from unisono.core.errors import UserError
+from unisono.core.method import methods
+from unisono.data.datasets import DataConfig, datasets, load_dataset
+from unisono.data.partition import partitioners
+from unisono.evaluation.probes import ProbeName
+from unisono.experiment import check_privacy
+from unisono.models.backbones import backbones
+from unisono.runs.export import FORMATS
+from unisono.studies.grid import make_cells, select
+from unisono.studies.study import list_studies, read_study, scales_of
+from unisono.tune import parse_grid
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+SHORTCUTS = ("dataset", "clients", "alpha", "rounds", "workers", "seed", "name")
+METHOD_PAGES = {
+    "baselines": ("simclr", "simsiam", "byol", "specloss", "rotpred", "supervised"),
+    "cfcl": ("cfcl",),
+    "fedmcc": ("cc", "mcc", "fedmcc"),
+    "fedu": ("fedu", "fedema", "fedca"),
+    "kmeans": ("federated-kmeans",),
+    "orchestra": ("orchestra",),
+    "user-verification": ("semifed", "cbafed", "featarc", "simclr", "simsiam", "specloss"),
+}
+ON_ANOTHER_PAGE = {
+    "baselines": {"uv_weight", "uv_scale", "uv_hidden_dim", "uv_dim", "label_weight", "uv_labelled"},
+    "user-verification": {"temperature", "projection_dim", "bottleneck_dim", "mu", "divergence_threshold"},
+}
+QUICK = ("data.limit=100", "cohort.size=3", "model.backbone=cfcl-cnn", "federation.rounds=1", "engine.workers=0")
 
 
-def _blocks(document: str, language: str) -> list[str]:
-    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", _read(name), flags=re.DOTALL)
+
+
+def _inline(name: str) -> list[str]:
+    """What stands between single backticks."""
+    prose = re.sub(r"```.*?```", "", _read(name), flags=re.DOTALL)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+
+
+def _commands(name: str) -> Iterator[list[str]]:
+    """The words of every command of the program in the page's shell blocks, and of those in its text."""
+    for block in _blocks(name, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["unisono"]:
+                yield words[1:-1] if words[-1] == "&" else words[1:]
+    yield from (shlex.split(code)[1:] for code in _inline(name) if re.match(r"unisono [a-z]", code))
+
+
+def _check_command(words: list[str], shown_study: str, folder: Path) -> None:
+    """Raises what the program would say of a command that it does not understand; nothing runs.
+
+    Args:
+        words: after the program's name.
+        shown_study: the file of a study that the page shows.
+        folder: for that file.
+    """
+    command: Any = typer.main.get_command(app)
+    path = []
+    while hasattr(command, "commands") and words:
+        word, *words = words
+        if word not in command.commands:
+            raise UserError(f"there is no command {word!r}")
+        path.append(word)
+        command = command.commands[word]
+    given = [word for word in words if not word.isupper()]  # NAME stands for the reader's own
+    if not given:  # no more than the command's name
+        return
+    try:
+        params: dict[str, Any] = command.make_context(path[-1], given).params
+    except Exception as error:
+        if type(error).__name__ == "MissingParameter":
+            return
+        raise
+    settings = list(params.get("settings") or ())
+    if path == ["study"]:
+        _check_study(params, settings, shown_study, folder)
+    elif path[-1] in ("run", "tune", "partition", "graph") and (params["reference"] or settings):
+        _check_recipe(params, settings)
+    elif path == ["export"] and params["format"] not in FORMATS:
+        raise UserError(f"there is no format {params['format']!r}")
+    elif path == ["evaluate"] and not set(params["probes"] or ()) <= set(get_args(ProbeName)):
+        raise UserError(f"there is no probe {params['probes']}")
+
+
+def _check_recipe(params: Mapping[str, Any], settings: list[str]) -> None:
+    reference = params["reference"] or "simclr"
+    if reference.endswith((".toml", ".py")):  # of the reader's own
+        reference, settings = "simclr", [text for text in settings if not text.startswith("method.")]
+    grid = parse_grid(params.get("grid") or ())
+    settings += [f"{key}={value}" for key, values in grid.items() for value in values[:1]]
+    config = resolve(build_tree(reference, {name: params.get(name) for name in SHORTCUTS}, settings))
+    assert datasets[config.data.dataset]
+    assert partitioners[config.partition.scheme]
+    assert backbones[config.model.backbone]
+
+
+def _check_study(params: Mapping[str, Any], settings: list[str], shown_study: str, folder: Path) -> None:
+    reference = params["reference"]
+    if reference.endswith(".toml"):
+        reference = folder / reference
+        reference.write_text(shown_study)
+    study = read_study(reference, params["scale"])
+    for cell in select(make_cells(study, Path("runs"), seeds=[0], overrides=settings), study, params["only"] or ()):
+        cell.config()
+
+
+def _shown_study(name: str) -> str:
+    """The file of a study that the page shows; empty where it shows none."""
+    return next((text for text in _blocks(name, "toml") if "[study]" in text), "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_is_understood(name: str, tmp_path: Path) -> None:
+    for words in _commands(name):
+        try:
+            _check_command(words, _shown_study(name), tmp_path)
+        except Exception as error:
+            pytest.fail(f"{name}: unisono {shlex.join(words)}: {error}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "runn simclr",
+        "run simclr --round 3",
+        "run simclr-fashion-minor",
+        "run simclr --dataset fashion-minor",
+        "run simclr --set training.learning_rat=0.1",
+        "run simclr --set method.ema=0.9",
+        "run orchestra --set model.backbone=resnet17",
+        "partition --scheme iid --set partition.num_client=3",
+        "tune orchestra-fashion-mini --grid training.rate=0.1,0.2",
+        "study orchestra-margins",
+        "study orchestra-margin --scale large",
+        "study orchestra-margin --only SimKLR",
+        "list method",
+        "export runs/x --format onyx",
+        "evaluate runs/x --probe lineal",
+        "deploy init federation --client 3",
+    ],
+)
+def test_a_command_with_a_slip_is_noticed(command: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"."):
+        _check_command(command.split(), "", tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_and_recipe_in_the_text_exists(name: str) -> None:
+    tree = resolve({"method": {"name": "simclr"}}).as_tree()
+    known = {table: set(options) for table, options in tree.items() if isinstance(options, dict)}
+    known["method"] = {"name"}.union(*(methods[method].Config.model_fields for method in methods))
+    recipe = re.compile(rf"({'|'.join(methods)}|simclr-uv|kmeans)-[a-z0-9-]*(paper|mini|mnist|cifar10|noniid|silo)")
+    for code in _inline(name):
+        option = re.match(r"([a-z]+)\.([a-z_]+)($| *=)", code)
+        if option and option[1] in known and option[2] not in ("html", "json", "jsonl", "toml", "md", "py"):
+            assert option[2] in known[option[1]], f"{name}: {code}"
+        if recipe.fullmatch(code):
+            assert code in {**list_recipes(), **list_studies()}, f"{name}: {code}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_toml_block_is_read(name: str, tmp_path: Path) -> None:
+    for text in _blocks(name, "toml"):
+        tree = tomllib.loads(text)
+        if "study" in tree:
+            path = tmp_path / "study.toml"
+            path.write_text(text)
+            for scale in scales_of(path):
+                for cell in make_cells(read_study(path, scale), tmp_path):
+                    cell.config()
+        elif "project" not in tree:
+            check_privacy(resolve(merge({"method": {"name": "simclr"}}, tree)))
+
+
+def test_every_method_has_a_page() -> None:
+    assert set(METHOD_PAGES) == {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")}
+    assert set(methods) >= {method for names in METHOD_PAGES.values() for method in names}
+    built_in = {name for name in methods if methods[name].__module__.startswith("unisono.")}
+    assert built_in <= {method for names in METHOD_PAGES.values() for method in names}
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES)
+def test_a_method_page_has_every_option_with_its_default(page: str) -> None:
+    name = f"docs/methods/{page}.md"
+    named = set(_inline(name))
+    fields = {option: field for method in METHOD_PAGES[page] for option, field in methods[method].Config.model_fields.items()}
+    missing = set(fields) - named - ON_ANOTHER_PAGE.get(page, set())
+    assert not missing, f"{name} does not name {sorted(missing)}"
+    for options, methods_named, default in _defaults(name):
+        owners = [methods[method] for method in methods_named or METHOD_PAGES[page]]
+        for option, value in zip(options, default, strict=True):
+            known = [owner.Config.model_fields for owner in owners if option in owner.Config.model_fields]
+            found = {_shown(owner_options[option].default) for owner_options in known}
+            assert found == {_shown(value)}, f"{name}: {option} {methods_named} is {found}, the page says {value!r}"
+
+
+def _defaults(name: str) -> Iterator[tuple[list[str], list[str], list[Any]]]:
+    """Options, methods in brackets and defaults of the rows of tables ``option of [method] | default | ...``."""
+    inside = False
+    for line in _read(name).splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if cells[:2] in (["option", "default"], ["option of `[method]`", "default"]):
+            inside = True
+        elif not cells:
+            inside = False
+        elif inside and not set(line) <= set("|- ") and "." not in cells[0]:
+            options, _, brackets = cells[0].partition("(")
+            values = [value.strip().strip("`") for value in cells[1].split(", ")]
+            yield re.findall(r"`([a-z_]+)`", options), re.findall(r"[a-z-]+", brackets), values
+
+
+def _shown(value: Any) -> str:
+    """A default as the pages write it."""
+    if value is None or isinstance(value, bool):
+        return {None: "unset", True: "true", False: "false"}[value]
+    try:
+        return f"{float(value):g}"
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
-    source = _blocks("adding-a-method.md", "python")[0]
-    command = _blocks("adding-a-method.md", "sh")[0].split()
+    source = _blocks("docs/adding-a-method.md", "python")[0]
+    command = _blocks("docs/adding-a-method.md", "sh")[0].split()
     (tmp_path / "barlow_twins.py").write_text(source)
     assert command[:2] == ["unisono", "run"]
     quick = ["--name", "doc", "--set", "data.limit=200", "--set", "model.backbone=cfcl-cnn"]
@@ -38,9 +267,46 @@ def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
 def test_tutorials_run_word_for_word(document: str, tmp_path: Path) -> None:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = {**os.environ, "PATH": path}
-    snippets = [[sys.executable, "-c", code] for code in _blocks(document, "python")]
-    commands = [["bash", "-ec", block] for block in _blocks(document, "sh") if not block.startswith("make")]
+    snippets = [[sys.executable, "-c", code] for code in _blocks(f"docs/{document}", "python")]
+    commands = [["bash", "-ec", block] for block in _blocks(f"docs/{document}", "sh") if not block.startswith("make")]
     for command in (*snippets, *commands):
         finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr
     assert list((tmp_path / "runs").iterdir())
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, but for a federation that is small."""
+    monkeypatch.chdir(tmp_path)
+    data = load_dataset(DataConfig(dataset="fashion-mini", limit=60))
+    run, names = unisono.run, {"images": data.samples.numpy(), "labels": data.labels}
+    small = ["partition.num_clients=3", "federation.rounds=1", *QUICK]
+    monkeypatch.setattr(unisono, "run", lambda method, **flags: run(method, **flags, set=small), raising=False)
+    (code,) = _blocks("README.md", "python")
+    exec(code, names)
+    assert len(names["features"]) == 60
+    assert names["model"].predict(names["images"][:5]).shape == (5,)
+
+
+def test_the_python_of_the_tuning_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(unisono.config, "build_tree", lambda reference: build_tree(reference, {"clients": 3}, QUICK))
+    (code,) = _blocks("docs/tuning.md", "python")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert [trial.values["training.learning_rate"] for trial in names["found"].trials] == [0.03, 0.01]
+    assert (tmp_path / "tuning" / "mine" / "best.toml").is_file()
+
+
+def test_the_page_of_your_own_is_drawn() -> None:
+    (code,) = _blocks("docs/report.md", "python")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert "<title>My page</title>" in names["html"]
+    assert '"y":[5.1,4.2,3.9]' in names["html"]
+
+
+def test_every_study_named_in_the_text_exists() -> None:
+    named = {words[1] for name in NAMES for words in _commands(name) if words[0] == "study" and len(words) > 1}
+    assert {name for name in named if name.islower() and not name.endswith(".toml")} <= set(list_studies())
