@@ -20,9 +20,10 @@ from unisono.studies.study import Study, list_studies, read_study, scales_of
 
 SCALES = [(name, scale) for name, path in list_studies().items() for scale in scales_of(path)]
 NAMES = [
-    *(f"orchestra-table-{number}" for number in (1, 2, 6, 7)),
-    *(f"orchestra-figure-{number}" for number in range(4, 12)),
+    *(f"orchestra-table-{number}" for number in (1, 2, 4, 6, 7)),
+    *(f"orchestra-figure-{number}" for number in range(4, 13)),
     *(f"fedmcc-table-{number}" for number in range(1, 10)),
+    *(f"fedmcc-figure-{number}" for number in range(4, 7)),
     *(f"uv-table-{number}" for number in range(1, 8)),
     *(f"uv-figure-3{letter}" for letter in "abc"),
     *(f"cfcl-figure-3{letter}" for letter in "abcdefg"),

@@ -10,6 +10,7 @@ import pytest
 from tests.studies.conftest import SMALL
 from unisono.config import Config
 from unisono.core.errors import UserError
+from unisono.experiment import Experiment
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.loaded import LoadedRun
 from unisono.report.status import run_status
@@ -167,3 +168,18 @@ def test_a_run_is_not_finished_before_its_model_is_saved(tmp_path: Path, monkeyp
     assert run_cells([cell]) == {}
     assert status_of(cell.path) is Status.finished
     assert RunDirectory(cell.path).model.is_dir()
+
+
+def test_a_variant_without_training_tells_how_classes_lie(tmp_path: Path) -> None:
+    text = SMALL.replace('name = "SimCLR"\n', 'name = "SimCLR"\ntrain = false\n').replace(
+        "partition.alpha=10.0", "partition.scheme=iid"
+    )
+    cell = cells_of(tmp_path, text)[1]
+    assert (cell.variant, cell.untrained) == ("SimCLR", True)
+    run_cells([cell])
+    record = RunDirectory(cell.path).logs["metrics"].read()[0]
+    experiment = Experiment.prepare(cell.config())
+    assert experiment.dataset.labels is not None
+    held = [experiment.dataset.labels[rows].tolist() for rows in experiment.partition.indices]
+    assert record["classes-per-client"] == sum(len(set(labels)) for labels in held) / len(held)
+    assert record["classes-of-one-percent"] == record["classes-per-client"], "no client has a hundred samples"

@@ -35,19 +35,26 @@ def draw_study(results: Results) -> dict[str, bytes]:
     """
     if not any(outcome.history for outcome in results.outcomes):
         return {}
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     shape = results.study.config.shape
-    draw = {"bars": _draw_bars, "line": _draw_line, "curves": _draw_curves, "scatter": _draw_scatter}[shape]
     figure = Figure(layout="constrained")
-    draw(figure, results)
-    _add_legend(figure, results.study.row_names)
+    if shape == "maps":
+        from unisono.studies.maps import draw_maps  # needs the models
+
+        draw_maps(figure, results)
+    else:
+        draw = {"bars": _draw_bars, "line": _draw_line, "curves": _draw_curves, "scatter": _draw_scatter}[shape]
+        draw(figure, results)
+        _add_legend(figure, results.study.row_names)
     files = {}
-    for ending in ("png", "svg"):
-        content = io.BytesIO()
-        # Without a date the same results give the same bytes.
-        figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else {})
-        files[ending] = content.getvalue()
+    with rc_context({"svg.hashsalt": results.study.name}):
+        for ending in ("png", "svg"):
+            content = io.BytesIO()
+            # Without a date, and with names made from the content alone, the same results give the same bytes.
+            figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else {})
+            files[ending] = content.getvalue()
     return files
 
 

@@ -23,7 +23,7 @@ class Cell:
     """One run of a study.
 
     Args:
-        variant: name, UNTRAINED for the encoder before the first round.
+        variant: name.
         setting: name.
         seed: of the run.
         path: the run directory.
@@ -31,6 +31,7 @@ class Cell:
         method: takes the place of the recipe's table ``[method]``; None leaves it.
         assignments: what is set on top.
         needs: runs of other cells that it starts from.
+        untrained: whether nothing is trained.
     """
 
     variant: str
@@ -41,16 +42,12 @@ class Cell:
     method: str | None
     assignments: tuple[str, ...]
     needs: tuple[Path, ...] = ()
+    untrained: bool = False
 
     @property
     def title(self) -> str:
         """As it is called on the screen."""
         return ", ".join(filter(None, [self.variant, "" if self.setting == "all" else self.setting, f"seed {self.seed}"]))
-
-    @property
-    def untrained(self) -> bool:
-        """Whether nothing is trained."""
-        return self.variant == UNTRAINED
 
     def config(self) -> Config:
         """The resolved config; UserError if its parts do not fit."""
@@ -142,6 +139,7 @@ def _make(
         method,
         (*assignments, *overrides, *own),
         tuple(needs),
+        untrained=name == UNTRAINED or not variant.train,
     )
 
 

@@ -169,11 +169,25 @@ def _probe_untrained(path: Path, config: Config) -> None:
         directory.cut_logs({})
         directory.write_json("environment.json", environment(config.engine.device))
         values = experiment.probe()(experiment.initial_server(), 0)
-        record = RoundRecord(-1, metrics={PREFIX + name: value for name, value in values.items()})
+        probes = {PREFIX + name: value for name, value in values.items()}
+        record = RoundRecord(-1, metrics={**probes, **_classes_per_client(experiment)})
         directory.logs["metrics"].append(record.as_json())
         directory.write_json("status.json", {"status": "finished", "round": 0})
     finally:
         directory.unlock()
+
+
+def _classes_per_client(experiment: Experiment) -> dict[str, float]:
+    """On how many classes a client has a sample, and on how many at least one in a hundred of its samples."""
+    labels = experiment.dataset.labels
+    if labels is None:
+        return {}
+    counts = experiment.partition.class_counts(labels).double()
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    return {
+        "classes-per-client": float((counts > 0).sum(dim=1).double().mean()),
+        "classes-of-one-percent": float((shares >= 0.01).sum(dim=1).double().mean()),
+    }
 
 
 def comparable(tree: Tree) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class VariantConfig(ChoiceConfig):
     """A row of the table or a line of the figure: ``[[variant]]``."""
 
     metrics: dict[str, str] = Field(default_factory=dict, description="what this variant calls a metric of the study")
+    train: bool = Field(True, description="false: the encoder before the first round, and how classes lie with the clients")
 
 
 class SettingConfig(ChoiceConfig):
@@ -86,7 +87,7 @@ class StudyConfig(Section):
     metrics: tuple[str, ...] = Field(("linear",), min_length=1, description="what the table shows")
     untrained: bool = Field(False, description="a row of encoders before the first round")
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
-    shape: Literal["bars", "line", "curves", "scatter"] = Field("bars", description="of the figure")
+    shape: Literal["bars", "line", "curves", "scatter", "maps"] = Field("bars", description="of the figure")
     axis: Axis = Field("rounds", description="curves: what they go over")
     axis_label: str = Field("", description="line: what the settings' values are")
     log_axis: bool = Field(False, description="line: logarithmic axis")

@@ -1,0 +1,89 @@
+"""Maps of embeddings side by side: a panel for every variant and setting, a point for every test sample, coloured by class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unisono.evaluation.features import embed
+from unisono.experiment import Experiment
+from unisono.loaded import load
+from unisono.report.palette import LIGHT
+from unisono.report.projection import Array, chosen_projection, project
+from unisono.studies.grid import Cell
+from unisono.studies.results import Outcome, Results, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 1000
+MOST_COLUMNS = 3
+PANEL = 3.2
+"""Inches of a panel's side."""
+
+
+def draw_maps(figure: Figure, results: Results) -> None:
+    """A map of every cell's first finished run, with the study's first metric in its title.
+
+    Args:
+        figure: an empty one.
+        results: of the study.
+    """
+    panels = _panels(results)
+    columns = min(MOST_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure.set_size_inches(PANEL * columns, (PANEL + 0.35) * rows + 0.4)
+    metric = results.study.config.metrics[0]
+    names: tuple[str, ...] = ()
+    for place, outcome in enumerate(panels, start=1):
+        features, labels, names = _points(outcome.cell)
+        kind = chosen_projection("tsne", len(features))
+        places = project([features], kind, outcome.cell.seed)[0]
+        axes = figure.add_subplot(rows, columns, place)
+        for label in range(len(names)):
+            chosen = labels == label
+            axes.scatter(places[chosen, 0], places[chosen, 1], s=5, linewidths=0, color=LIGHT[label % len(LIGHT)])
+        axes.set_title(_title(outcome, metric), fontsize=9)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_aspect("equal")
+        axes.spines[:].set_color("0.8")
+    _add_classes(figure, names)
+
+
+def _panels(results: Results) -> list[Outcome]:
+    """The first finished run of every cell, in the order of the table."""
+    found = []
+    for setting in results.study.setting_names:
+        for variant in results.study.row_names:
+            found += results.finished(variant, setting)[:1]
+    return found
+
+
+def _title(outcome: Outcome, metric: str) -> str:
+    setting = "" if outcome.cell.setting == "all" else f", {outcome.cell.setting}"
+    value = outcome.values.get(metric)
+    return f"{outcome.cell.variant}{setting}" + ("" if value is None else f"\n{metric} {number(value, metric)}")
+
+
+def _points(cell: Cell) -> tuple[Array, Array, tuple[str, ...]]:
+    """Features and labels of test samples, and the names of classes."""
+    experiment = Experiment.prepare(cell.config())
+    data = experiment.dataset
+    server = experiment.initial_server() if cell.untrained else load(cell.path).server
+    samples = data.test_samples[:MOST_POINTS]
+    features = embed(experiment.method.encoder(server), samples).double().numpy()
+    labels = np.zeros(len(samples)) if data.test_labels is None else data.test_labels[:MOST_POINTS].numpy()
+    return features, labels, data.class_names if data.test_labels is not None else ("samples",)
+
+
+def _add_classes(figure: Figure, names: tuple[str, ...]) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [
+        Line2D([], [], color=LIGHT[place % len(LIGHT)], marker="o", markersize=4, linestyle="", label=name)
+        for place, name in enumerate(names)
+    ]
+    if len(marks) > 1:
+        figure.legend(handles=marks, loc="outside lower center", ncols=min(len(marks), 5), fontsize=8, frameon=False)
