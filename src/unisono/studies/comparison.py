@@ -9,7 +9,7 @@ from typing import Any
 
 from unisono.core.errors import UserError
 from unisono.studies.history import in_percent
-from unisono.studies.results import mean_and_deviation, number
+from unisono.studies.results import mean_and_deviation, with_deviation
 from unisono.studies.seed_groups import Group, put_together, read_runs
 from unisono.studies.significance import Difference, compare_pairs, holm
 from unisono.studies.tables import TextTable, latex_text
@@ -193,5 +193,4 @@ def _signed(difference: Difference, metric: str) -> str:
     if difference.mean is None:
         return ""
     sign = "+" if difference.mean >= 0 else "-"
-    text = sign + number(abs(difference.mean), metric)
-    return text if difference.deviation is None else f"{text} ± {number(difference.deviation, metric)}"
+    return sign + with_deviation(abs(difference.mean), difference.deviation, metric)

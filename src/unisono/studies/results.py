@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -140,15 +141,23 @@ def number(value: float | str | None, metric: str) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def with_deviation(mean: float, deviation: float | None, metric: str) -> str:
+    """``71.2 ± 0.5``; what is not in percent has the digits that two of the deviation's leave it."""
+    if deviation is None:
+        return number(mean, metric)
+    if in_percent(metric) or deviation <= 0 or not math.isfinite(deviation):
+        return f"{number(mean, metric)} ± {number(deviation, metric)}"
+    digits = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"
+
+
 def mean_and_deviation(summary: Summary, metric: str) -> str:
     """``71.2 ± 0.5``; says how many of the runs have a value where not all do, and nothing where none has."""
     if summary.num_runs == 0:
         return ""
     if summary.mean is None:
         return "not reached" if parse_effort(metric) else ""
-    text = number(summary.mean, metric)
-    if summary.deviation is not None:
-        text += f" ± {number(summary.deviation, metric)}"
+    text = with_deviation(summary.mean, summary.deviation, metric)
     return text if len(summary.values) == summary.num_runs else f"{text} ({len(summary.values)} of {summary.num_runs})"
 
 
