@@ -83,8 +83,8 @@ pipelines = {name: make_pipeline(front, StandardScaler(), LogisticRegression(max
 # %% [markdown]
 # ## Few labels
 #
-# The labelled images are not among those that the clients hold: half of the test split is learnt from, half is tested on. Three
-# draws of the labelled ones, mean and standard deviation.
+# The labelled images are not among those that the clients hold: they come from one half of the test split, and 500 images of the
+# other half test the pipelines. Three draws of the labelled ones, mean and standard deviation.
 
 # %%
 images, labels = experiment.dataset.test_samples.numpy(), experiment.dataset.test_labels.numpy()
