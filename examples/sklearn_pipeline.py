@@ -83,7 +83,7 @@ pipelines = {name: make_pipeline(front, StandardScaler(), LogisticRegression(max
 # %% [markdown]
 # ## Few labels
 #
-# The labelled images are not among those that the clients hold: they come from one half of the test split, and 500 images of the
+# The labelled images are none of those that the clients hold: they come from one half of the test split, and 500 images of the
 # other half test the pipelines. Three draws of the labelled ones, mean and standard deviation.
 
 # %%
