@@ -16,8 +16,8 @@ bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.all
-	$(BIN)/ruff check src tests benchmarks scripts
-	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/ruff check src tests benchmarks scripts examples
+	$(BIN)/ruff format --check src tests benchmarks scripts examples
 	$(BIN)/mypy
 
 docs: $(VENV)/.all

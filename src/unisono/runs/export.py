@@ -48,7 +48,7 @@ def export(encoder: nn.Module, input_shape: Sequence[int], format: str, path: Pa
     example = torch.zeros(2, *input_shape)
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(encoder.eval(), (example,), dynamic_shapes=({0: batch},))
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.stem}.tmp{'.onnx' if format == 'onnx' else '.pt2'}")  # torch warns of other endings
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
