@@ -25,6 +25,21 @@ def test_chosen_probes(unisono: Command, demo: Path) -> None:
     assert set(content["runs"][0]["probes"]) == {"knn", "align", "uniformity", "score"}
 
 
+def test_another_encoder_and_other_probes_of_the_same_run(unisono: Command, tmp_path: Path) -> None:
+    small = ("--set", "data.limit=120", "--set", "data.test_limit=40", "--set", "cohort.size=2", "--set", "federation.rounds=1")
+    unisono("run", "orchestra-fashion-mini", *small, "--set", "model.width=0.25", "--name", "two", "--workers", "0", "--quiet")
+    found = [
+        json.loads(unisono("evaluate", "runs/two", "--probe", "linear", "--set", f"method.evaluate={which}", "--json").out)
+        for which in ("target", "online")
+    ]
+    target, online = (content["runs"][0]["probes"]["linear"] for content in found)
+    assert target == load(tmp_path / "runs" / "two").metrics[-1]["probe.linear"]
+    assert online != target
+    assert "--set model.width comes after training" in unisono("evaluate", "runs/two", "--set", "model.width=1").sentence
+    assert "offline" in unisono("evaluate", "runs/two", "--set", "method.evaluate=offline").sentence
+    assert "--set takes section.key=value" in unisono("evaluate", "runs/two", "--set", "knn").sentence
+
+
 def test_seeds_become_mean_and_deviation_and_other_settings_stay_apart(unisono: Command, demo: Path) -> None:
     unisono("run", *SMALL, "--seed", "1", "--name", "second", "--workers", "1", "--quiet")
     unisono("run", *SMALL, "--alpha", "9", "--name", "other", "--quiet")

@@ -48,6 +48,14 @@ def evaluate(
             "--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, kmeans, unsupervised; repeatable."
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="An option of the table evaluation, or method.evaluate where a method has two encoders; repeatable.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Probe the last state of finished or stopped runs.
@@ -57,7 +65,8 @@ def evaluate(
 
     Example: unisono evaluate runs/demo --probe linear --probe knn
     """
-    results = [_evaluate(path, probes) for path in runs]
+    changes = _changes(probes, settings or ())
+    results = [_evaluate(path, changes) for path in runs]
     groups: dict[str, list[Evaluated]] = {}
     for result in results:
         groups.setdefault(result.settings, []).append(result)
@@ -67,7 +76,22 @@ def evaluate(
         make_console().print(_table({_label(group): _cells(group) for group in groups.values()}))
 
 
-def _evaluate(path: Path, probes: Sequence[str] | None) -> Evaluated:
+def _changes(probes: Sequence[str] | None, settings: Sequence[str]) -> dict[str, Any]:
+    """What is looked at in another way than the run did itself."""
+    from unisono.core.config import merge, parse_overrides
+    from unisono.core.errors import UserError
+
+    found = parse_overrides(settings)
+    for assignment in settings:
+        name = assignment.partition("=")[0].strip()
+        if not name.startswith("evaluation.") and name != "method.evaluate":
+            raise UserError(
+                f"--set {name} comes after training: evaluate takes options of the table evaluation, and method.evaluate."
+            )
+    return merge(found, {"evaluation": {"probes": list(probes)}}) if probes else found
+
+
+def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
     from unisono.config import resolve
     from unisono.core.config import merge
     from unisono.experiment import Experiment
@@ -75,8 +99,7 @@ def _evaluate(path: Path, probes: Sequence[str] | None) -> Evaluated:
 
     loaded = load(path)
     tree = loaded.directory.config_tree
-    chosen = merge(tree, {"evaluation": {"probes": list(probes)}}) if probes else tree
-    values = Experiment.prepare(resolve(chosen)).probe()(loaded.server, loaded.round)
+    values = Experiment.prepare(resolve(merge(tree, changes))).probe()(loaded.server, loaded.round)
     same = {table: content for table, content in tree.items() if table not in BESIDE_THE_RESULT}
     return Evaluated(path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values)
 
