@@ -66,7 +66,7 @@ def test_a_scale_replaces_fields_and_adds_assignments(tmp_path: Path) -> None:
         ("[study]", "[stduy]", "stduy is not a known table. Did you mean 'study'?"),
         ('title = "Two methods"', "", "study.title is required."),
         ("untrained = true", "untraind = true", "study.untraind is not a known option. Did you mean 'untrained'?"),
-        ('shape = "line"', 'shape = "pie"', "study.shape must be 'bars', 'line', 'curves' or 'scatter', got 'pie'."),
+        ('shape = "line"', 'shape = "pie"', "study.shape must be 'bars', 'line', 'curves', 'scatter' or 'maps', got 'pie'."),
         ('name = "Orchestra"', 'name = "SIMCLR"', "'SIMCLR' and 'SimCLR' would share a directory"),
         ('variants = ["Orchestra"]', 'variants = ["Orchester"]', "'Orchester', which the study does not have. Did you mean"),
         ('"SimCLR" = { "alpha 0.1" = 64.3', '"SimCLR" = { "alpha 1" = 64.3', "names the setting 'alpha 1'"),
