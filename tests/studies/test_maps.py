@@ -11,6 +11,7 @@ from unisono.studies.maps import draw_maps
 from unisono.studies.results import collect
 from unisono.studies.runner import run_cells
 from unisono.studies.study import read_study
+from unisono.studies.writing import write_pictures
 
 
 def test_a_panel_for_every_cell_and_a_point_for_every_test_sample(tmp_path: Path) -> None:
@@ -30,3 +31,5 @@ def test_a_panel_for_every_cell_and_a_point_for_every_test_sample(tmp_path: Path
         assert len(axes.collections) == 10, "one colour for every class"
     assert draw_study(results)["png"].startswith(b"\x89PNG")
     assert draw_study(results)["svg"] == draw_study(results)["svg"]
+    write_pictures(results, tmp_path / "out")
+    assert "data:image/svg+xml;base64" in (tmp_path / "out" / "report.html").read_text()

@@ -229,6 +229,7 @@ def _draw_curves(figure: Figure, results: Results) -> None:
                     high = [factor * (v + e) for v, e in zip(y, error, strict=True)]
                     axes.fill_between(x, low, high, color=_colour(number, variant), alpha=0.15, linewidth=0)
             axes.set_title(study.config.title if setting == "all" else setting)
+            axes.xaxis.get_major_locator().set_params(integer=axis in ("rounds", "steps"))
             _finish(axes, AXES[axis], axis_name(metric))
 
 
