@@ -206,6 +206,8 @@ def _draw_line(figure: Figure, results: Results) -> None:
 
 
 def _draw_curves(figure: Figure, results: Results) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     study, axis = results.study, results.study.config.axis
     metrics = [metric for metric in study.config.metrics if parse_effort(metric) is None]
     settings = study.setting_names
@@ -229,7 +231,7 @@ def _draw_curves(figure: Figure, results: Results) -> None:
                     high = [factor * (v + e) for v, e in zip(y, error, strict=True)]
                     axes.fill_between(x, low, high, color=_colour(number, variant), alpha=0.15, linewidth=0)
             axes.set_title(study.config.title if setting == "all" else setting)
-            axes.xaxis.get_major_locator().set_params(integer=axis in ("rounds", "steps"))
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=axis in ("rounds", "steps"), steps=[1, 2, 2.5, 5, 10]))
             _finish(axes, AXES[axis], axis_name(metric))
 
 
