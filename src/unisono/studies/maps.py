@@ -33,7 +33,7 @@ def draw_maps(figure: Figure, results: Results) -> None:
     panels = _panels(results)
     columns = min(MOST_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure.set_size_inches(PANEL * columns, (PANEL + 0.35) * rows + 0.4)
+    figure.set_size_inches(PANEL * columns, (PANEL + 0.4) * rows + 0.5)
     metric = results.study.config.metrics[0]
     names: tuple[str, ...] = ()
     for place, outcome in enumerate(panels, start=1):
@@ -47,7 +47,7 @@ def draw_maps(figure: Figure, results: Results) -> None:
         axes.set_title(_title(outcome, metric), fontsize=9)
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.set_aspect("equal")
+        axes.set_aspect("equal", adjustable="datalim")
         axes.spines[:].set_color("0.8")
     _add_classes(figure, names)
 
