@@ -35,7 +35,7 @@ def test_another_encoder_and_other_probes_of_the_same_run(unisono: Command, tmp_
     target, online = (content["runs"][0]["probes"]["linear"] for content in found)
     assert target == load(tmp_path / "runs" / "two").metrics[-1]["probe.linear"]
     assert online != target
-    assert "--set model.width comes after training" in unisono("evaluate", "runs/two", "--set", "model.width=1").sentence
+    assert "--set model.width cannot change a trained run" in unisono("evaluate", "runs/two", "--set", "model.width=1").sentence
     assert "offline" in unisono("evaluate", "runs/two", "--set", "method.evaluate=offline").sentence
     assert "--set takes section.key=value" in unisono("evaluate", "runs/two", "--set", "knn").sentence
 

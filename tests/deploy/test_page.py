@@ -26,7 +26,6 @@ SMALL = ("model.width=0.125", "federation.rounds=4", "method.hidden_dim=32", "me
 def described(tmp_path: Path, *settings: str) -> tuple[RunDirectory, Config]:
     """A run of a round, as the server keeps it; locked, as it is until its end."""
     directory = RunDirectory(prepare_run(tmp_path, 3, "fedema", [*SMALL, *settings], "x"))
-    directory.write_json("flower.json", {"run_id": 1})
     directory.lock()
     config = resolve(directory.config_tree)
     setting = Setting((1, 8, 8), (0.5,), (0.2,), None, 3, config.federation.rounds, config.method_sections)

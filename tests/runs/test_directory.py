@@ -162,7 +162,7 @@ def test_logs_are_cut_to_where_a_checkpoint_saw_them(directory: RunDirectory) ->
 
 def test_how_to_continue(directory: RunDirectory) -> None:
     assert directory.command_to_continue == f"unisono resume {directory.path}"
-    directory.write_json("flower.json", {"run_id": 1})
+    directory.write_json("federation.json", {"run": "a"})
     assert directory.command_to_continue == f"unisono deploy run --resume {directory.path.name}"
 
 

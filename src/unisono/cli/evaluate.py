@@ -86,7 +86,7 @@ def _changes(probes: Sequence[str] | None, settings: Sequence[str]) -> dict[str,
         name = assignment.partition("=")[0].strip()
         if not name.startswith("evaluation.") and name != "method.evaluate":
             raise UserError(
-                f"--set {name} comes after training: evaluate takes options of the table evaluation, and method.evaluate."
+                f"--set {name} cannot change a trained run: use an option of the table evaluation, or method.evaluate."
             )
     return merge(found, {"evaluation": {"probes": list(probes)}}) if probes else found
 

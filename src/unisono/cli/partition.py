@@ -72,21 +72,18 @@ def partition(
 
 
 def _summary(split: Partition, labels: Tensor | None, title: str, turns: Tensor | None) -> str:
+    from unisono.data.partition import mean_number_held
+
     sizes = split.sizes
     text = (
         f"{title}: {int(sizes.sum()):,} samples of {split.num_clients:,} clients, "
         f"{int(sizes.min()):,} to {int(sizes.max()):,} each (median {int(sizes.median()):,})"
     )
     if labels is not None:
-        text += f"; {_mean_number(split.class_counts(labels)):.1f} classes per client on average"
+        text += f"; {mean_number_held(split.class_counts(labels)):.1f} classes per client on average"
     if turns is not None:
-        text += f"; images rotated by {_mean_number(turns):.1f} of {turns.shape[1]} bins of angles per client on average"
+        text += f"; images rotated by {mean_number_held(turns):.1f} of {turns.shape[1]} bins of angles per client on average"
     return text
-
-
-def _mean_number(counts: Tensor) -> float:
-    """How many columns a row has above 0, on average."""
-    return float((counts > 0).sum(dim=1).float().mean())
 
 
 def _table(split: Partition, labels: Tensor | None, turns: Tensor | None, num_rows: int, bars: str) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from unisono.studies.study import Study
 
 FAILED = 1
+RUNS = Path("runs")
 
 
 def study(
@@ -31,9 +33,7 @@ def study(
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Such as 0,1,2 or 0-4; default: the study's.")] = None,
     settings: options.Settings = None,
-    directory: Annotated[Path, typer.Option(help="Where the study's directory goes; default runs.", show_default=False)] = Path(
-        "runs"
-    ),
+    directory: Annotated[Path, typer.Option(help="Where the study's directory goes; default runs.", show_default=False)] = RUNS,
     name: Annotated[str | None, typer.Option(help="Name of that directory; default: the study's.")] = None,
     jobs: Annotated[
         int,
@@ -82,11 +82,15 @@ def study(
         failures: dict[Cell, str] = {}
     else:
         _take_over(console, twins)
-        where = None if directory == Path("runs") else str(directory)
-        pairs = [("--scale", scale), ("--seeds", seeds), ("--directory", where), ("--name", name)]
-        pairs += [("--jobs", str(jobs) if jobs > 1 else None)]
-        pairs += [("--only", text) for text in only or ()] + [("--set", text) for text in settings or ()]
-        words = [word for option, value in pairs if value is not None for word in (option, value)]
+        given: dict[str, Sequence[str | None]] = {
+            "--scale": [scale],
+            "--seeds": [seeds],
+            "--name": [name],
+            "--only": only or [],
+            "--set": settings or [],
+        }
+        given |= {"--directory": [str(directory)] if directory != RUNS else [], "--jobs": [str(jobs)] if jobs > 1 else []}
+        words = [word for option, values in given.items() for value in values if value is not None for word in (option, value)]
         command = shlex.join(["unisono", "study", reference, *words])
         failures = _run(console, chosen, everything, cells, directory / chosen.directory, command, jobs)
     results = collect(chosen, everything, failures)

@@ -99,6 +99,17 @@ class Partition:
         return torch.stack([torch.bincount(row[row >= 0], minlength=num_classes) for row in rows])
 
 
+def mean_number_held(counts: Tensor, least_share: float = 0.0) -> float:
+    """How many classes (or other columns) a client has samples of, on average.
+
+    Args:
+        counts: samples per client and class.
+        least_share: of a client's samples; a class with a smaller share does not count.
+    """
+    shares = counts.double() / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    return float(((counts > 0) & (shares >= least_share)).sum(dim=1).double().mean())
+
+
 def make_partition(
     config: PartitionConfig, labels: Tensor | None, owners: Tensor | None, num_samples: int, seed: int
 ) -> Partition:

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import time
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ def environment(device: str) -> dict[str, str]:
     return found | {name: version for name in PACKAGES if (version := _version(name))} | {"code": _digest_of_code()}
 
 
+@cache
 def _digest_of_code() -> str:
     """The same for the same program, whatever its version is called."""
     package = Path(__file__).parents[1]

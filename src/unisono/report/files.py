@@ -45,11 +45,6 @@ class ReportFiles:
     def __init__(self, directory: RunDirectory) -> None:
         self.path = directory.path / "report"
 
-    @property
-    def of_federation(self) -> bool:
-        """Whether the run was on a real federation, whose samples are with its clients."""
-        return (self.path.parent / "federation.json").is_file()
-
     def read(self, name: str) -> dict[str, Any] | None:
         """What ``write`` wrote, None where there is nothing that can be read."""
         try:

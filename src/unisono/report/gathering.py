@@ -52,6 +52,7 @@ class Gathering(Observer):
         seed: int,
     ) -> None:
         self.files = ReportFiles(directory)
+        self._of_federation = directory.of_federation
         self._config = config
         self._method = method
         self._dataset = dataset
@@ -78,7 +79,7 @@ class Gathering(Observer):
 
     def describe(self, server: Payload) -> None:
         """Writes all that does not change over rounds; a UserError where the samples are not those of the run."""
-        if self.files.of_federation:
+        if self._of_federation:
             raise UserError("its samples are with the clients of its federation.")
         data = self._dataset
         self.files.write(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from unisono.core.config import Tree
+from unisono.data.partition import mean_number_held
 from unisono.report.blocks import Block, columns, facts
 
 MOST_COLUMNS = 200
@@ -98,7 +101,7 @@ def split_chart(split: Mapping[str, Any], classes: Sequence[str], owners: Sequen
     counts, sizes = split["counts"], split["sizes"]
     note = f"{sum(sizes):,} samples, {min(sizes):,} to {max(sizes):,} a client"
     if classes:
-        note += f"; {_mean_held(counts):.1f} of {len(classes)} classes a client on average"
+        note += f"; {mean_number_held(torch.tensor(counts)):.1f} of {len(classes)} classes a client on average"
     return _columns_by_client("Who holds what", counts, sizes, list(classes[: len(counts[0])]) or ["samples"], owners, note)
 
 
@@ -114,7 +117,7 @@ def turn_chart(split: Mapping[str, Any], owners: Sequence[str]) -> Block | None:
         return None
     width = 360 / len(turns[0])
     bins = [f"{number * width:g} to {(number + 1) * width:g}°" for number in range(len(turns[0]))]
-    note = f"{_mean_held(turns):.1f} of {len(bins)} angles a client on average"
+    note = f"{mean_number_held(torch.tensor(turns)):.1f} of {len(bins)} angles a client on average"
     return _columns_by_client("Rotation of images", turns, split["sizes"], bins, owners, note)
 
 
@@ -131,11 +134,6 @@ def _columns_by_client(
         note += f"; {len(shown)} of {len(sizes):,} clients shown, largest first"
     groups, values = [names[client] for client in shown], [counts[client] for client in shown]
     return columns(title, "client", "samples", groups, parts, values, note=f"{note}.", shares=len(parts) > 1)
-
-
-def _mean_held(counts: Sequence[Sequence[int]]) -> float:
-    """How many parts a client has any samples of, on average."""
-    return sum(sum(count > 0 for count in row) for row in counts) / len(counts)
 
 
 def _cohort(tree: Tree) -> str:

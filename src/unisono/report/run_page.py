@@ -58,10 +58,12 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
     seed = int(tree["run"]["seed"])
     return document(
         directory.path.resolve().name,
-        _subtitle(tree, about, files.of_federation),
+        _subtitle(tree, about, directory.of_federation),
         [
             section(
-                "run", "What was run", [*_warnings(status, files), what_was_run(tree, about, of_federation=files.of_federation)]
+                "run",
+                "What was run",
+                [*_warnings(status, files), what_was_run(tree, about, of_federation=directory.of_federation)],
             ),
             section("data", "Data", _data(split, about.get("classes", []), owners)),
             section("curves", "Curves", curve_blocks(logs["metrics"]), note=how_to_add_scores(logs["metrics"])),
@@ -72,7 +74,7 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
             section("privacy", "Privacy", privacy_blocks(tree, about, logs["privacy"], _optional(directory, "privacy.json"))),
             section("timings", "Timings", timing_blocks(logs["timings"])),
             section("environment", "Environment", [_environment(directory)]),
-            section("repeat", "Repeat it", _repeat(directory, files.of_federation)),
+            section("repeat", "Repeat it", _repeat(directory, directory.of_federation)),
         ],
         status=status.word,
         tiles=_tiles(status, tree, logs),

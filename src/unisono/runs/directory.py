@@ -115,10 +115,14 @@ class RunDirectory:
         return self.finished and self._status().get("round") == 0
 
     @property
+    def of_federation(self) -> bool:
+        """Whether the run was on a real federation, whose samples are with its clients."""
+        return (self.path / "federation.json").is_file()
+
+    @property
     def command_to_continue(self) -> str:
         """What goes on with the run where it stopped; on a federation that is the server's business."""
-        on_federation = (self.path / "flower.json").is_file()
-        return f"unisono deploy run --resume {self.path.name}" if on_federation else f"unisono resume {self.path}"
+        return f"unisono deploy run --resume {self.path.name}" if self.of_federation else f"unisono resume {self.path}"
 
     def unlock(self) -> None:
         """Lets others write."""

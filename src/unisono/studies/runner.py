@@ -14,6 +14,7 @@ from typing import Any
 from unisono.config import Config, resolve
 from unisono.core.config import Tree
 from unisono.core.errors import ClientError, UserError
+from unisono.data.partition import mean_number_held
 from unisono.experiment import Experiment
 from unisono.federation.rounds import Observer, RoundRecord
 from unisono.report.environment import environment
@@ -182,12 +183,8 @@ def _classes_per_client(experiment: Experiment) -> dict[str, float]:
     labels = experiment.dataset.labels
     if labels is None:
         return {}
-    counts = experiment.partition.class_counts(labels).double()
-    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    return {
-        "classes-per-client": float((counts > 0).sum(dim=1).double().mean()),
-        "classes-of-one-percent": float((shares >= 0.01).sum(dim=1).double().mean()),
-    }
+    counts = experiment.partition.class_counts(labels)
+    return {"classes-per-client": mean_number_held(counts), "classes-of-one-percent": mean_number_held(counts, 0.01)}
 
 
 def comparable(tree: Tree) -> dict[str, Any]:

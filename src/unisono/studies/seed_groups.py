@@ -14,9 +14,10 @@ from unisono.core.errors import UserError
 from unisono.runs.directory import RunDirectory
 from unisono.studies.history import History
 from unisono.studies.results import Summary
+from unisono.studies.runner import comparable
 
-UNCOMPARED = ("format", "recipe", "run", "engine", "evaluation", "report", "track")
-"""Tables in which runs of one group may differ."""
+UNCOMPARED = ("run.", "evaluation.")
+"""Tables in which runs of one group may differ, besides those that change no number."""
 MOST_DIFFERENCES = 4
 """More options than this do not fit into a name."""
 ANY_SEED = "seed-N"
@@ -135,12 +136,7 @@ def _read(path: Path) -> OneRun:
     directory = RunDirectory.open(path)
     tree = directory.config_tree
     history = History(path)
-    options = {
-        f"{table}.{key}": value
-        for table, values in tree.items()
-        if table not in UNCOMPARED and isinstance(values, Mapping)
-        for key, value in values.items()
-    }
+    options = {name: value for name, value in comparable(tree).items() if not name.startswith(UNCOMPARED)}
     if history.records and history.records[-1]["round"] < 0:
         options["method.name"] = "untrained"
     num_rounds = int(tree["federation"]["rounds"])
