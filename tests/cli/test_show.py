@@ -10,7 +10,7 @@ from unisono import load
 def test_finished_run(unisono: Command, demo: Path) -> None:
     text = unisono("show", demo).out
     metrics = load(demo).metrics
-    assert text.startswith("runs/demo: finished after 2 rounds\n")
+    assert text.startswith("runs/demo: finished, 2 of 2 rounds done\n")
     assert max(map(len, text.splitlines())) <= 80
     down = sum(entry["bytes_down"] for entry in metrics)
     assert f"{down / 1e6:,.1f} MB down" in text
@@ -25,10 +25,21 @@ def test_finished_run(unisono: Command, demo: Path) -> None:
 
 def test_interrupted_run(unisono: Command, demo: Path) -> None:
     shutil.rmtree(demo / "checkpoints" / "round-000002")
-    assert "interrupted after round 1 of 2; continue with 'unisono resume runs/demo'" in unisono("show", demo).out
+    text = unisono("show", demo).out
+    assert text.startswith("runs/demo: interrupted, 2 of 2 rounds done\n")
+    assert "Continue it with 'unisono resume runs/demo'. It goes on after round 1, the last one saved." in text
     shutil.rmtree(demo / "checkpoints")
     (demo / "metrics.jsonl").unlink()
-    assert "interrupted before the first round was saved, out of 2" in unisono("show", demo).out
+    text = unisono("show", demo).out
+    assert "The run was stopped after 0 of 2 rounds. Continue it with 'unisono resume runs/demo'.\n" in text
+
+
+def test_run_on_a_federation_names_no_data_of_the_recipe(unisono: Command, demo: Path) -> None:
+    assert "data set" in unisono("show", demo).out
+    (demo / "federation.json").write_text('{"run": "0"}')
+    rows = [line.split() for line in unisono("show", demo).out.splitlines()]
+    assert ["data", "the", "clients'", "own"] in rows
+    assert not any(row[:2] == ["data", "set"] for row in rows)
 
 
 def test_notes(unisono: Command, demo: Path) -> None:

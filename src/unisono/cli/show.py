@@ -24,13 +24,17 @@ def show(run: options.Run) -> None:
     Example: unisono show runs/demo
     """
     from unisono.cli.meter import probes_of
+    from unisono.report.status import run_status
     from unisono.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run)
     tree = directory.config_tree
     metrics = directory.logs["metrics"].read()
     console = make_console()
-    console.print(f"{run}: {_status(directory, tree, len(metrics))}\n", soft_wrap=True)
+    status = run_status(directory)
+    console.print(f"{run}: {status.word}, {status.rounds_done} of {status.num_rounds} rounds done\n", soft_wrap=True)
+    if status.sentence:
+        console.print(f"{status.sentence}\n", soft_wrap=True)
     console.print(_facts(directory, tree, metrics))
     if metrics:
         console.print()
@@ -45,19 +49,6 @@ def show(run: options.Run) -> None:
     console.print(f"\nfiles: {', '.join(_files(directory))}")
 
 
-def _status(directory: RunDirectory, tree: dict[str, Any], num_logged: int) -> str:
-    num_rounds = tree["federation"]["rounds"]
-    if directory.in_use:
-        return f"running, {num_logged} of {num_rounds} rounds done"
-    if directory.untrained:
-        return "finished; nothing was trained"
-    saved = directory.checkpoints().rounds()
-    if saved and saved[-1] >= num_rounds:
-        return f"finished after {num_rounds} rounds"
-    when = f"after round {saved[-1]}" if saved else "before the first round was saved, out"
-    return f"interrupted {when} of {num_rounds}; continue with '{directory.command_to_continue}'"
-
-
 def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str, Any]]) -> Table:
     """What was run, as pairs of words."""
     failures = directory.logs["failures"].read()
@@ -67,11 +58,17 @@ def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str
     local = (
         _plural(training["local_steps"], "step") if "local_steps" in training else _plural(training["local_epochs"], "epoch")
     )
+    if directory.of_federation:
+        where = {"federation": _plural(split["num_clients"], "client"), "data": "the clients' own"}
+    else:
+        where = {
+            "data set": data["dataset"] + (f" in {data['path']}" if "path" in data else ""),
+            "split": "natural" if split["scheme"] == "natural" else f"{split['num_clients']} clients by {split['scheme']}{alpha}",
+        }
     facts = {
         "recipe": tree.get("recipe", {}).get("title", ""),
         "method": tree["method"]["name"],
-        "data set": data["dataset"] + (f" in {data['path']}" if "path" in data else ""),
-        "split": f"{split['num_clients']} clients by {split['scheme']}{alpha}" if split["scheme"] != "natural" else "natural",
+        **where,
         "model": f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm",
         "training": f"{local} per round, batches of {training['batch_size']}, "
         f"{training['optimizer']} at {training['learning_rate']:g}",

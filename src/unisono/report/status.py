@@ -41,7 +41,8 @@ def run_status(directory: RunDirectory) -> Status:
     saved = directory.checkpoints().rounds()
     if saved and saved[-1] >= num_rounds:
         return Status("finished", done, num_rounds)
-    go_on = f"Continue it with '{directory.command_to_continue}'."
+    done_again = "" if not done or done in saved else f" It goes on after round {saved[-1] if saved else 0}, the last one saved."
+    go_on = f"Continue it with '{directory.command_to_continue}'.{done_again}"
     reason = _reason(directory)
     if reason:
         return Status("failed", done, num_rounds, f"The run failed after {done} of {num_rounds} rounds: {reason} {go_on}")
