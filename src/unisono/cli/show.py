@@ -58,12 +58,13 @@ def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str
     local = (
         _plural(training["local_steps"], "step") if "local_steps" in training else _plural(training["local_epochs"], "epoch")
     )
+    scheme = "natural" if split["scheme"] == "natural" else f"{split['num_clients']} clients by {split['scheme']}{alpha}"
     if directory.of_federation:
         where = {"federation": _plural(split["num_clients"], "client"), "data": "the clients' own"}
     else:
         where = {
             "data set": data["dataset"] + (f" in {data['path']}" if "path" in data else ""),
-            "split": "natural" if split["scheme"] == "natural" else f"{split['num_clients']} clients by {split['scheme']}{alpha}",
+            "split": scheme,
         }
     facts = {
         "recipe": tree.get("recipe", {}).get("title", ""),

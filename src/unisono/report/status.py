@@ -41,8 +41,9 @@ def run_status(directory: RunDirectory) -> Status:
     saved = directory.checkpoints().rounds()
     if saved and saved[-1] >= num_rounds:
         return Status("finished", done, num_rounds)
-    done_again = "" if not done or done in saved else f" It goes on after round {saved[-1] if saved else 0}, the last one saved."
-    go_on = f"Continue it with '{directory.command_to_continue}'.{done_again}"
+    go_on = f"Continue it with '{directory.command_to_continue}'."
+    if done and done not in saved:
+        go_on += f" It goes on after round {saved[-1]}, the last one saved." if saved else " No round was saved."
     reason = _reason(directory)
     if reason:
         return Status("failed", done, num_rounds, f"The run failed after {done} of {num_rounds} rounds: {reason} {go_on}")
