@@ -31,8 +31,8 @@ def draw_maps(figure: Figure, results: Results) -> None:
         results: of the study.
     """
     panels = _panels(results)
-    columns = min(MOST_COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // MOST_COLUMNS)
+    columns = -(-len(panels) // rows)
     figure.set_size_inches(PANEL * columns, (PANEL + 0.4) * rows + 0.5)
     metric = results.study.config.metrics[0]
     names: tuple[str, ...] = ()
