@@ -11,6 +11,8 @@ def test_facts_as_people_say_them() -> None:
     pairs = dict(what_was_run(tree, ABOUT)["pairs"])
     assert pairs["method"] == "SimCLR: a loss."
     assert pairs["data set"] == "fashion-mini, 1,200 training and 10 test samples of 1 x 8 x 8"
+    tree["data"] |= {"dataset": "folder", "path": "sites"}
+    assert dict(what_was_run(tree, {})["pairs"])["data set"] == "folder in sites"
     assert pairs["a round"] == "4 clients; mean, fedavg, clipped to 1, noise x 0.5"
     assert pairs["length"] == "3 rounds, seed 0"
     assert "99 parameters" in pairs["encoder"]

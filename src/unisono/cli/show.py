@@ -50,38 +50,19 @@ def show(run: options.Run) -> None:
 
 
 def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str, Any]]) -> Table:
-    """What was run, as pairs of words."""
+    """What was run, as in the run's report, and what it sent and lost."""
+    from unisono.report.files import ReportFiles
+    from unisono.report.overview import what_was_run
+
+    about = ReportFiles(directory).read("about") or {}
     failures = directory.logs["failures"].read()
-    data, split, model, training = tree["data"], tree["partition"], tree["model"], tree["training"]
     down, up = (sum(entry[key] for entry in metrics) for key in ("bytes_down", "bytes_up"))
-    alpha = f", alpha {split['alpha']:g}" if split["scheme"].startswith("dirichlet") else ""
-    local = (
-        _plural(training["local_steps"], "step") if "local_steps" in training else _plural(training["local_epochs"], "epoch")
-    )
-    scheme = "natural" if split["scheme"] == "natural" else f"{split['num_clients']} clients by {split['scheme']}{alpha}"
-    if directory.of_federation:
-        where = {"federation": _plural(split["num_clients"], "client"), "data": "the clients' own"}
-    else:
-        where = {
-            "data set": data["dataset"] + (f" in {data['path']}" if "path" in data else ""),
-            "split": scheme,
-        }
-    facts = {
-        "recipe": tree.get("recipe", {}).get("title", ""),
-        "method": tree["method"]["name"],
-        **where,
-        "model": f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm",
-        "training": f"{local} per round, batches of {training['batch_size']}, "
-        f"{training['optimizer']} at {training['learning_rate']:g}",
-        "seed": str(tree["run"]["seed"]),
-        "communication": f"{megabytes(down)} down, {megabytes(up)} up",
-        "failures": f"{len(failures)}, the last: {_failure(failures[-1])}" if failures else "none",
-    }
-    return make_table(["", " "], [[name, text] for name, text in facts.items() if text], heads=False)
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    rows = [
+        *what_was_run(tree, about, of_federation=directory.of_federation)["pairs"],
+        ["communication", f"{megabytes(down)} down, {megabytes(up)} up"],
+        ["failures", f"{len(failures)}, the last: {_failure(failures[-1])}" if failures else "none"],
+    ]
+    return make_table(["", " "], rows, heads=False)
 
 
 def _failure(entry: dict[str, Any]) -> str:

@@ -50,11 +50,12 @@ def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = 
 
 
 def _data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    path = tree["data"].get("path")
     samples = (
         f", {about['train_samples']:,} training and {about['test_samples']:,} test samples of {_shape(about)}" if about else ""
     )
     return [
-        ("data set", tree["data"]["dataset"] + samples),
+        ("data set", tree["data"]["dataset"] + (f" in {path}" if path else "") + samples),
         ("split", split_in_words(tree)),
         ("shift", "" if tree["shift"]["kind"] == "none" else f"{tree['shift']['kind']}, alpha {tree['shift']['alpha']:g}"),
         ("labels", "" if tree["labels"]["fraction"] == 1 else f"{tree['labels']['fraction']:.1%} of them visible"),
