@@ -24,7 +24,7 @@ from unisono.core.errors import UserError
 from unisono.core.method import methods
 from unisono.data.datasets import DataConfig, datasets, load_dataset
 from unisono.data.partition import partitioners
-from unisono.evaluation.probes import ProbeName
+from unisono.evaluation.config import ProbeName
 from unisono.experiment import check_privacy
 from unisono.models.backbones import backbones
 from unisono.runs.export import FORMATS

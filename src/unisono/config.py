@@ -21,7 +21,7 @@ from unisono.data.partition import PartitionConfig
 from unisono.data.shift import ShiftConfig
 from unisono.data.views import ViewsConfig
 from unisono.engines.embedded import EngineConfig
-from unisono.evaluation.probes import EvaluationConfig
+from unisono.evaluation.config import EvaluationConfig
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.cohort import CohortConfig
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig

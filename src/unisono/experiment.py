@@ -20,7 +20,8 @@ from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
 from unisono.engines.devices import resolve_devices
 from unisono.engines.lanes import Workshop
-from unisono.evaluation.probes import ProbeData, check_probes
+from unisono.evaluation.config import check_probes
+from unisono.evaluation.probes import ProbeData
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.whitelist import check_consent
 from unisono.federation.worker import Clients

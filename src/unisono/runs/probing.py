@@ -11,8 +11,9 @@ from torch import Tensor
 from unisono.core.context import Context
 from unisono.core.method import Method
 from unisono.core.payload import Payload
+from unisono.evaluation.config import EvaluationConfig
 from unisono.evaluation.linear import LinearClassifier
-from unisono.evaluation.probes import EvaluationConfig, ProbeData, run_probes
+from unisono.evaluation.probes import ProbeData, run_probes
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.runs.probe_layers import ProbeLayers
 

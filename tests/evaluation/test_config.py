@@ -1,0 +1,40 @@
+import pytest
+
+from unisono.core.config import make_section
+from unisono.core.errors import UserError
+from unisono.evaluation.config import NEED_LABELS, EvaluationConfig, check_probes, chosen_probes
+
+
+def config(**values: object) -> EvaluationConfig:
+    return make_section(EvaluationConfig, values, "evaluation")
+
+
+def test_defaults_suit_what_there_is():
+    assert chosen_probes(config(), has_labels=True, has_assigner=False) == ("linear", "knn")
+    assert chosen_probes(config(), has_labels=False, has_assigner=True) == ("unsupervised", "clusters")
+    assert chosen_probes(config(probes=["knn"]), has_labels=True, has_assigner=True) == ("knn",)
+
+
+@pytest.mark.parametrize("name", NEED_LABELS)
+def test_labels_asked_for_and_missing(name):
+    with pytest.raises(UserError, match=rf"evaluation\.probes asks for '{name}', which needs labels"):
+        check_probes(config(probes=[name]), has_labels=False)
+
+
+def test_what_else_is_missing_is_named():
+    with pytest.raises(UserError, match="test split is empty"):
+        check_probes(config(), has_labels=True, num_test_samples=0)
+    with pytest.raises(UserError, match="needs training samples"):
+        check_probes(config(), has_labels=False, num_train_samples=0)
+    with pytest.raises(UserError, match="'clusters', but the method assigns none"):
+        check_probes(config(probes=["clusters"]), has_labels=True, has_assigner=False)
+    with pytest.raises(UserError, match="compares augmented views"):
+        check_probes(config(probes=["unsupervised"]), has_labels=True, has_views=False)
+    with pytest.raises(UserError, match="kmeans_clusters is required"):
+        check_probes(config(probes=["kmeans"]), has_labels=False)
+    check_probes(config(), has_labels=False, num_test_samples=0)
+
+
+def test_unknown_probes_list_the_known_ones():
+    with pytest.raises(UserError, match=r"evaluation\.probes\.0 must be .*'linear-sgd'.*got 'lineal'"):
+        config(probes=["lineal"])
