@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,3 +189,28 @@ def test_a_variant_without_training_tells_how_classes_lie(tmp_path: Path) -> Non
     held = [experiment.dataset.labels[rows].tolist() for rows in experiment.partition.indices]
     assert record["classes-per-client"] == sum(len(set(labels)) for labels in held) / len(held)
     assert record["classes-of-one-percent"] == record["classes-per-client"], "no client has a hundred samples"
+
+
+def test_helpers_stop_with_the_process_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace("federation.rounds=2", "federation.rounds=100000"))
+    command = ["study", "small.toml", "--only", "SimCLR", "--jobs", "2"]
+    call = [sys.executable, "-c", "from unisono.cli.main import main; main()", *command]
+    study = subprocess.Popen(call, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def running() -> int:
+        return sum(status_of(path.parent) is Status.running for path in tmp_path.glob("runs/small/*/metrics.jsonl"))
+
+    def wait_for(number: int) -> None:
+        patience = time.monotonic() + 120
+        while running() != number:
+            assert time.monotonic() < patience, f"{running()} cells are running, not {number}"
+            time.sleep(0.1)
+
+    try:
+        wait_for(2)
+        study.kill()
+        study.wait()
+        wait_for(0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(study.pid, signal.SIGKILL)

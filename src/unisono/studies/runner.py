@@ -140,18 +140,27 @@ def check_same(cells: Iterable[Cell]) -> None:
                 )
 
 
+class _WithParent(Watcher, Observer):
+    """Stops a helper at the next round once the process that started it is gone."""
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+        self.on_round_start(0, 0)
+        return (self,)
+
+    def on_round_start(self, round: int, num_clients: int) -> None:
+        if os.getppid() != self._parent:
+            raise KeyboardInterrupt
+
+
 def _help(cells: Sequence[Cell], parent: int) -> None:
     import torch
 
-    class Orphan(Watcher):
-        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
-            if os.getppid() != parent:
-                raise KeyboardInterrupt
-            return ()
-
     torch.set_num_threads(1)
     with suppress(KeyboardInterrupt):
-        run_cells(cells, Orphan())
+        run_cells(cells, _WithParent(parent))
 
 
 def _waits(cell: Cell) -> bool:
