@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import SMALL, Command, hear_ctrl_c
 from unisono import load
 
-UNISONO = (sys.executable, "-c", "from unisono.cli.main import main; main()")
+UNISONO = (sys.executable, "-m", "unisono")
 
 
 def test_a_pipe_gets_one_plain_line_per_round_and_a_table(unisono: Command) -> None:

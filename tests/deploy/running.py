@@ -22,7 +22,7 @@ from unisono.deploy.creation import create_federation
 from unisono.deploy.layout import CLIENT_FILE, SERVER_FILE, ClientDirectory, ServerDirectory, config_text
 from unisono.deploy.runs import node_table
 
-UNISONO = (sys.executable, "-c", "from unisono.cli.main import main; main()")
+UNISONO = (sys.executable, "-m", "unisono")
 NUM_CLIENTS = 3
 SMALL = (
     "model.width=0.125", "training.batch_size=16", "training.local_epochs=1", "evaluation.probe_every=0",

@@ -194,7 +194,7 @@ def test_a_variant_without_training_tells_how_classes_lie(tmp_path: Path) -> Non
 def test_helpers_stop_with_the_process_that_started_them(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL.replace("federation.rounds=2", "federation.rounds=100000"))
     command = ["study", "small.toml", "--only", "SimCLR", "--jobs", "2"]
-    call = [sys.executable, "-c", "from unisono.cli.main import main; main()", *command]
+    call = [sys.executable, "-m", "unisono", *command]
     study = subprocess.Popen(call, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def running() -> int:
