@@ -14,7 +14,7 @@ import pytest
 
 from tests.studies.conftest import SMALL
 from tests.studies.test_history import write_run
-from unisono.studies.figure import correlation, draw_study, mean_curve, pairs_of, paper_value
+from unisono.studies.figure import correlation, draw_study, mean_curve, moved, pairs_of, paper_value
 from unisono.studies.grid import make_cells
 from unisono.studies.page import study_page
 from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
@@ -199,3 +199,9 @@ def test_markdown_names_what_is_missing(results: Results) -> None:
     assert "- Orchestra, alpha 0.1, seed 1: it broke" in text
     assert "- SimCLR, alpha 10, seed 0: not run" in text
     assert "| SimCLR | 65.0 ± 7.1 [64.3] |" in text
+
+
+def test_marks_of_two_variants_stand_side_by_side() -> None:
+    assert moved([0, 5, 10], 0.1) == [1, 6, 11]
+    assert moved([1, 10, 1e5], 0.2, log=True) == pytest.approx([10, 100, 1e6])
+    assert moved([3], 0.1) == [3]

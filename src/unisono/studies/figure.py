@@ -23,6 +23,8 @@ PANEL_WIDTH = 6.4
 PANEL_HEIGHT = 4.0
 GROUP_WIDTH = 1.05
 """Inches for the bars of one setting; panels with many settings grow."""
+ASIDE = 0.008
+"""Between the marks of two variants at one place, so that no error bar hides another; a share of the axis."""
 LETTERS = 12
 """Of a setting's name on one line under its bars."""
 
@@ -115,6 +117,18 @@ def shown(value: float | None, metric: str) -> float | None:
     return 100 * value if value is not None and in_percent(metric) else value
 
 
+def moved(places: Sequence[float], share: float, log: bool = False) -> list[float]:
+    """Places on an axis, moved to the right by a share of the length they span.
+
+    Args:
+        places: on the axis.
+        share: to the left where negative.
+        log: whether the axis is logarithmic.
+    """
+    low, high = min(places), max(places)
+    return [place * (high / low) ** share if log else place + share * (high - low) for place in places]
+
+
 def _by_round(history: History, metric: str, axis: Axis) -> dict[float, tuple[float, float]]:
     """Place and value by the number of rounds done."""
     places = {float(record["rounds"]): record.get(axis) for record in history.records}
@@ -187,17 +201,20 @@ def _draw_line(figure: Figure, results: Results) -> None:
     numbers = [setting.value for setting in study.settings]
     numeric = all(value is not None for value in numbers)
     places: Sequence[Any] = numbers if numeric else range(len(numbers))
+    log = study.config.log_axis and numeric
+    middle = (len(study.row_names) - 1) / 2
     for row, metric in enumerate(study.config.metrics):
         for axes, paper in _panels(figure, results, metric, row, len(study.config.metrics)):
             for number, variant in enumerate(study.row_names):
                 points = [_point(results, metric, variant, setting, paper) for setting in study.setting_names]
-                found = [(place, *point) for place, point in zip(places, points, strict=True) if point[0] is not None]
+                own = places if paper else moved(places, ASIDE * (number - middle), log)
+                found = [(place, *point) for place, point in zip(own, points, strict=True) if point[0] is not None]
                 if found:
                     x, y, error = zip(*sorted(found), strict=True)
                     axes.errorbar(
                         x, y, error, color=_colour(number, variant), label=variant, capsize=3, **_style(number, variant)
                     )
-            if study.config.log_axis and numeric:
+            if log:
                 axes.set_xscale("log")
             if not numeric or len(numbers) <= 8:
                 axes.set_xticks(places, study.setting_names)
