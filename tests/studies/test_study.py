@@ -57,6 +57,8 @@ def test_a_scale_replaces_fields_and_adds_assignments(tmp_path: Path) -> None:
     assert paper.config.base == "orchestra-cifar10-paper"
     assert [variant.name for variant in small.variants] == ["a"]
     assert [variant.name for variant in paper.variants] == ["a", "b"]
+    assert paper.has_paper_numbers("linear")
+    assert not small.has_paper_numbers("linear")
     assert scales_of(path) == ["small", "paper"]
 
 

@@ -138,20 +138,16 @@ def _by_round(history: History, metric: str, axis: Axis) -> dict[float, tuple[fl
 
 def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: int) -> list[tuple[Axes, bool]]:
     """One panel for our numbers and, where there are any, one for the paper's."""
-    has_paper = any(
-        paper_value(results, metric, variant, setting) is not None
-        for variant in results.study.row_names
-        for setting in results.study.setting_names
-    )
-    any_paper = bool(results.study.paper)
+    any_paper = any(map(results.study.has_paper_numbers, results.study.config.metrics))
     columns = 2 if any_paper else 1
     width = PANEL_WIDTH
     if results.study.config.shape == "bars":
         width = max(width, GROUP_WIDTH * len(results.study.setting_names))
     figure.set_size_inches(width * columns, PANEL_HEIGHT * num_rows)
     panels = [(figure.add_subplot(num_rows, columns, row * columns + 1), False)]
-    panels[0][0].set_title(f"here ({results.study.config.scale} scale)" if any_paper else results.study.config.title)
-    if has_paper:
+    if any_paper or row == 0:
+        panels[0][0].set_title(f"here ({results.study.config.scale} scale)" if any_paper else results.study.config.title)
+    if results.study.has_paper_numbers(metric):
         panels.append((figure.add_subplot(num_rows, columns, row * columns + 2), True))
         panels[1][0].set_title(f"paper: {results.study.config.source}")
     return panels

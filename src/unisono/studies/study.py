@@ -7,6 +7,7 @@ say in what runs differ, ``[[cell]]`` holds exceptions, ``[paper]`` the paper's 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,6 +122,11 @@ class Study:
     def paper_number(self, metric: str, variant: str, setting: str) -> float | str | None:
         """What the paper says, None where it says nothing."""
         return self.paper.get(metric, {}).get(variant, {}).get(setting)
+
+    def has_paper_numbers(self, metric: str) -> bool:
+        """Whether the paper says anything about a row and a setting of this scale."""
+        cells = itertools.product(self.row_names, self.setting_names)
+        return any(self.paper_number(metric, variant, setting) is not None for variant, setting in cells)
 
     def metric_names(self, variant: str) -> dict[str, str]:
         """For every metric of the study, what this variant calls it."""

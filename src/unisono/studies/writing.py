@@ -79,9 +79,9 @@ def _in_words(r: float | None) -> str:
 def small_print(results: Results) -> str:
     """How the table is to be read."""
     words = ["Mean ± standard deviation over seeds; accuracies in percent."]
-    if results.study.paper:
-        words.append("The paper's numbers are in square brackets.")
     config = results.study.config
+    if any(map(results.study.has_paper_numbers, config.metrics)):
+        words.append("The paper's numbers are in square brackets.")
     if config.shape == "scatter" and len(config.metrics) > 1:
         words.append(correlations(results, config.metrics[0], config.metrics[1]))
     return " ".join(words)
