@@ -25,7 +25,9 @@ class ModelConfig(Section):
     """The encoder: table ``[model]``."""
 
     backbone: str = Field("resnet18", min_length=1, description="a known name, or package.module:Class of your own nn.Module")
-    width: float = Field(1.0, gt=0, le=16, description="width factor of the ResNets; 0.25 means 16, 32, 64, 128 channels")
+    width: float = Field(
+        1.0, gt=0, le=16, description="width factor of ResNets and CCTs; 0.25 means a ResNet of 16, 32, 64, 128 channels"
+    )
     norm: Norm = Field("group", description="normalisation of the ResNets: batch or group")
     stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
     pretrained: str | None = Field(

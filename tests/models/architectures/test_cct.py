@@ -32,6 +32,17 @@ def test_features_have_the_promised_shape(shape):
     assert all(parameter.grad is not None for parameter in backbone.parameters())
 
 
+@pytest.mark.parametrize(("width", "feature_dim"), [(0.25, 32), (0.5, 64), (0.001, 2)])
+def test_the_width_factor_scales_every_layer(width, feature_dim):
+    backbone = make_backbone(ModelConfig(backbone="cct-2-3x2", width=width), (3, 32, 32), (0.5,), (0.25,))
+    assert backbone.feature_dim == feature_dim
+    assert backbone(torch.rand(2, 3, 32, 32)).shape == (2, feature_dim)
+    channels = feature_dim // 2
+    dim, layer = feature_dim, 4 * feature_dim + 3 * feature_dim**2 + 3 * (feature_dim + 1) * feature_dim
+    parameters = 27 * channels + 9 * channels * dim + 2 * layer + 64 * dim + 2 * dim + dim + 1
+    assert sum(parameter.numel() for parameter in backbone.parameters()) == parameters
+
+
 def test_attention_equals_the_naive_formula():
     torch.manual_seed(0)
     layer = EncoderLayer(8, num_heads=2)

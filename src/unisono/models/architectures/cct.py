@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from unisono.models.backbones import ModelConfig, backbones, image_shape
 
-EMBEDDING_DIM = 128
-TOKENIZER_DIM = 64
 NUM_HEADS = 2
+HEAD_DIM = 64
+"""At width 1; the first convolution has as many channels."""
 
 
 class EncoderLayer(nn.Module):
@@ -49,30 +49,30 @@ class EncoderLayer(nn.Module):
 
 
 class CCT(nn.Module):
-    """Images of one size to features, shape (batch, 128).
+    """Images of one size to features, shape (batch, feature_dim).
 
     Args:
         in_channels: channels of an image.
         height: of an image.
         width: of an image.
         num_layers: number of encoder layers.
+        width_factor: of tokens, heads and the first convolution; 1 has 128 features.
     """
 
-    def __init__(self, in_channels: int, height: int, width: int, num_layers: int) -> None:
+    def __init__(self, in_channels: int, height: int, width: int, num_layers: int, width_factor: float = 1.0) -> None:
         super().__init__()
-        self.feature_dim = EMBEDDING_DIM
-        self.tokenizer = nn.Sequential(
-            *_tokenizer_layer(in_channels, TOKENIZER_DIM), *_tokenizer_layer(TOKENIZER_DIM, EMBEDDING_DIM)
-        )
+        head_dim = max(1, round(HEAD_DIM * width_factor))
+        dim = self.feature_dim = NUM_HEADS * head_dim
+        self.tokenizer = nn.Sequential(*_tokenizer_layer(in_channels, head_dim), *_tokenizer_layer(head_dim, dim))
         num_tokens = _quarter(height) * _quarter(width)
-        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, num_tokens, EMBEDDING_DIM), std=0.2))
-        self.layers = nn.Sequential(*(EncoderLayer(EMBEDDING_DIM, NUM_HEADS) for _ in range(num_layers)))
-        self.norm = nn.LayerNorm(EMBEDDING_DIM)
-        self.importance = nn.Linear(EMBEDDING_DIM, 1)
+        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, num_tokens, dim), std=0.2))
+        self.layers = nn.Sequential(*(EncoderLayer(dim, NUM_HEADS) for _ in range(num_layers)))
+        self.norm = nn.LayerNorm(dim)
+        self.importance = nn.Linear(dim, 1)
         self.apply(_initialise)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, shape (batch, 128).
+        """Features, shape (batch, feature_dim).
 
         Args:
             images: normalised, shape (batch, channels, height, width).
@@ -85,14 +85,14 @@ class CCT(nn.Module):
 
 @backbones.register("cct-2-3x2")
 def cct_2_3x2(input_shape: tuple[int, ...], config: ModelConfig) -> CCT:
-    """CCT-2/3x2: 128 features."""
-    return CCT(*image_shape(input_shape, config), num_layers=2)
+    """CCT-2/3x2: 128 features at width 1."""
+    return CCT(*image_shape(input_shape, config), num_layers=2, width_factor=config.width)
 
 
 @backbones.register("cct-4-3x2")
 def cct_4_3x2(input_shape: tuple[int, ...], config: ModelConfig) -> CCT:
-    """CCT-4/3x2: 128 features."""
-    return CCT(*image_shape(input_shape, config), num_layers=4)
+    """CCT-4/3x2: 128 features at width 1."""
+    return CCT(*image_shape(input_shape, config), num_layers=4, width_factor=config.width)
 
 
 def _tokenizer_layer(in_channels: int, out_channels: int) -> tuple[nn.Module, ...]:
