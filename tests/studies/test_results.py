@@ -160,6 +160,15 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     assert any("it broke" in block.get("text", "") for block in document["sections"][0]["blocks"])
 
 
+def test_a_table_is_drawn_as_dots_beside_the_papers_numbers(tmp_path: Path) -> None:
+    page = study_page(make(tmp_path, STUDY.replace('shape = "line"', 'shape = "bars"')))
+    document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
+    blocks = next(section["blocks"] for section in document["sections"] if section["id"] == "bars")
+    rows = {row.pop("name"): row for row in next(block for block in blocks if block["title"] == "linear, alpha 0.1")["rows"]}
+    assert rows["SimCLR"] == pytest.approx({"value": 65, "deviation": 7.071068, "reference": 64.3})
+    assert rows["Orchestra"]["deviation"] is None, "one of its two runs broke"
+
+
 @pytest.mark.parametrize(("shape", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
 def test_a_shape_without_a_chart_has_the_figure_inside_the_page(tmp_path: Path, shape: str, size: tuple[int, int]) -> None:
     """Lines need numbers to lie over: without them the figure stands in for the chart."""

@@ -27,6 +27,8 @@ ASIDE = 0.008
 """Between the marks of two variants at one place, so that no error bar hides another; a share of the axis."""
 LETTERS = 12
 """Of a setting's name on one line under its bars."""
+LEGEND_MARK, LEGEND_LETTER = 0.7, 0.09
+"""Inches in a legend for a mark with the room around it, and for a letter."""
 
 
 def draw_study(results: Results) -> dict[str, bytes]:
@@ -166,30 +168,33 @@ def _point(results: Results, metric: str, variant: str, setting: str, paper: boo
 
 
 def _draw_bars(figure: Figure, results: Results) -> None:
-    study = results.study
-    variants, settings = study.row_names, study.setting_names
-    width = 0.8 / len(variants)
+    study, settings = results.study, results.study.setting_names
     for row, metric in enumerate(study.config.metrics):
         for axes, paper in _panels(figure, results, metric, row, len(study.config.metrics)):
-            heights: list[float] = []
-            for number, variant in enumerate(variants):
-                points = [_point(results, metric, variant, setting, paper) for setting in settings]
-                places = [place + (number - (len(variants) - 1) / 2) * width for place in range(len(settings))]
-                found = [(place, *point) for place, point in zip(places, points, strict=True) if point[0] is not None]
-                if found:
-                    x, y, error = zip(*found, strict=True)
-                    axes.bar(x, y, width, color=_colour(number, variant), label=variant)
-                    if any(error):
-                        axes.errorbar(x, y, error, fmt="none", ecolor="0.2", elinewidth=1, capsize=2)
-                    heights += y
+            bars = {variant: _bars(results, metric, variant, paper) for variant in study.row_names}
+            present = [variant for variant in study.row_names if bars[variant]]
+            width = 0.8 / max(1, len(present))
+            for number, variant in enumerate(present):
+                places, y, error = zip(*bars[variant], strict=True)
+                x = [place + (number - (len(present) - 1) / 2) * width for place in places]
+                axes.bar(x, y, width, color=_colour(study.row_names.index(variant), variant), label=variant)
+                if any(error):
+                    axes.errorbar(x, y, error, fmt="none", ecolor="0.2", elinewidth=1, capsize=2)
             axes.set_xticks(range(len(settings)), ["" if name == "all" else _wrapped(name) for name in settings])
             axes.set_xlim(-0.5, len(settings) - 0.5)
             label = axis_name(metric)
+            heights = [height for points in bars.values() for _, height, _ in points]
             if heights and min(heights) > 0.6 * max(heights):
                 # Bars that differ by a few percent of their height would look alike from zero.
                 axes.set_ylim(bottom=max(0.0, min(heights) - max(max(heights) - min(heights), 0.05 * max(heights))))
                 label += ", not from 0"
             _finish(axes, "", label)
+
+
+def _bars(results: Results, metric: str, variant: str, paper: bool) -> list[tuple[int, float, float]]:
+    """Place, height and deviation of a variant's bars, at the settings for which it has one."""
+    points = [_point(results, metric, variant, setting, paper) for setting in results.study.setting_names]
+    return [(place, height, error) for place, (height, error) in enumerate(points) if height is not None]
 
 
 def _draw_line(figure: Figure, results: Results) -> None:
@@ -303,7 +308,8 @@ def _add_legend(figure: Figure, names: Sequence[str]) -> None:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     labels = [name for name in names if name in handles]
     if len(labels) > 1:
-        columns = min(len(labels), int(figure.get_figwidth() // 1.6))
+        widest = LEGEND_MARK + LEGEND_LETTER * max(map(len, labels))
+        columns = max(1, min(len(labels), int(figure.get_figwidth() // widest)))
         shown = [handles[label] for label in labels]
         figure.legend(handles=shown, labels=labels, loc="outside lower center", ncols=columns, frameon=False)
 

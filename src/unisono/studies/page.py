@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from unisono.report.blocks import Block, Series, code, columns, document, facts, lines, prose, section, table
+from unisono.report.blocks import Block, Series, code, document, dots, facts, lines, prose, section, table
 from unisono.report.page import render
 from unisono.report.thumbnails import Sprite
 from unisono.studies.figure import axis_name, mean_curve, paper_value, shown
@@ -65,7 +65,7 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
         ],
     )
     problems = [prose(f"{outcome.cell.title}: {outcome.reason}", tone="error") for outcome in failed]
-    lines_over_settings, side_by_side, curves = _lines_over_settings(results), _columns(results), _curves(results)
+    lines_over_settings, side_by_side, curves = _lines_over_settings(results), _dots(results), _curves(results)
     has_own = bool(lines_over_settings or side_by_side or (config.shape == "curves" and curves))
     picture = None if has_own or not figure else _picture(figure)
     sections = [
@@ -73,7 +73,7 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),
         section("picture", "Figure", [_sheet(config.title)] if picture else []),
         section("figure", "Over the settings", lines_over_settings),
-        section("bars", "Side by side", side_by_side),
+        section("bars", "Side by side", side_by_side, "Dots: here, mean ± standard deviation over seeds. Diamonds: the paper."),
         section("curves", "Over the course of runs", curves),
         section("runs", "Runs", [runs]),
         section("repeat", "Repeat it", [code("", command)] if command else []),
@@ -109,26 +109,27 @@ def _sheet(title: str) -> Block:
     return {"kind": "sheet", "title": "", "note": "", "wide": True, "sprite": PICTURE, "rows": [row]}
 
 
-def _columns(results: Results) -> list[Block]:
-    """For studies in the shape of a table: a column per variant, ours and then the paper's, a chart per setting."""
+def _dots(results: Results) -> list[Block]:
+    """For studies in the shape of a table: a chart per setting, a row per variant with its deviation and the paper's number."""
     study = results.study
     if study.config.shape != "bars":
         return []
     blocks = []
     for metric in study.config.metrics:
-        factor = 100 if in_percent(metric) else 1
         for setting in study.setting_names:
-            means = {variant: results.summary(metric, variant, setting).mean for variant in study.row_names}
-            ours = {variant: factor * mean for variant, mean in means.items() if mean is not None}
-            theirs = {variant: paper_value(results, metric, variant, setting) for variant in study.row_names}
-            for who, values in (
-                ("here", ours),
-                ("paper", {name: value for name, value in theirs.items() if value is not None}),
-            ):
-                if values and ours:
-                    title = ", ".join([metric, *([] if setting == "all" else [setting]), who])
-                    rows = [[value] for value in values.values()]
-                    blocks.append(columns(title, "", axis_name(metric), list(values), [who], rows))
+            rows = [
+                (
+                    variant,
+                    shown(summary.mean, metric),
+                    shown(summary.deviation, metric),
+                    paper_value(results, metric, variant, setting),
+                )
+                for variant in study.row_names
+                if (summary := results.summary(metric, variant, setting)).mean is not None
+            ]
+            if rows:
+                title = metric if setting == "all" else f"{metric}, {setting}"
+                blocks.append(dots(title, axis_name(metric), rows))
     return blocks
 
 
