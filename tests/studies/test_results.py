@@ -14,13 +14,15 @@ import pytest
 
 from tests.studies.conftest import SMALL
 from tests.studies.test_history import write_run
-from unisono.studies.figure import correlation, draw_study, mean_curve, moved, pairs_of, paper_value
+from unisono.studies.correlation import correlation, correlations, pairs_of
+from unisono.studies.figure import draw_study, moved, paper_value
 from unisono.studies.grid import make_cells
+from unisono.studies.mean_curve import mean_curve
 from unisono.studies.page import study_page
 from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
 from unisono.studies.study import UNTRAINED, read_study
 from unisono.studies.tables import TextTable, latex_text, run_table, study_table
-from unisono.studies.writing import as_markdown, correlations, write_numbers, write_pictures
+from unisono.studies.writing import as_markdown, write_numbers, write_pictures
 
 STUDY = SMALL.replace('"knn", "rounds to knn 0.01", "rounds to knn 2"', '"linear", "rounds to linear 0.65", "loss"').replace(
     "[paper.knn]", "[paper.linear]"

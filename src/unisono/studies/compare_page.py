@@ -5,8 +5,9 @@ from __future__ import annotations
 from unisono.report.blocks import Block, Series, code, document, lines, section, table
 from unisono.report.page import render
 from unisono.studies.comparison import Comparison
-from unisono.studies.figure import axis_name, mean_over_seeds, shown
+from unisono.studies.figure import axis_name, shown
 from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.mean_curve import mean_over_seeds
 from unisono.studies.seed_groups import Group
 from unisono.studies.study import Axis
 

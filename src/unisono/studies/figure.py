@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
-import statistics
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unisono.report.palette import LIGHT
-from unisono.studies.history import AXES, History, in_percent, parse_effort
+from unisono.studies.correlation import correlation, pairs_of
+from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
-from unisono.studies.study import UNTRAINED, Axis
+from unisono.studies.study import UNTRAINED
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -62,39 +63,6 @@ def draw_study(results: Results) -> dict[str, bytes]:
     return files
 
 
-def mean_curve(results: Results, metric: str, variant: str, setting: str, axis: Axis) -> list[tuple[float, float, float]]:
-    """Place, mean and deviation over seeds, at the rounds that all seeds of a cell have.
-
-    Args:
-        results: of the study.
-        metric: what is drawn.
-        variant: whose runs.
-        setting: of these.
-        axis: what the curve goes over; places are means over seeds too.
-    """
-    alias = {v.name: v.metrics for v in results.study.variants}.get(variant, {})
-    histories = [run.history for run in results.finished(variant, setting) if run.history]
-    return mean_over_seeds(histories, alias.get(metric, metric), axis)
-
-
-def mean_over_seeds(histories: Sequence[History], metric: str, axis: Axis) -> list[tuple[float, float, float]]:
-    """Place, mean and deviation of a metric, at the rounds after which all runs have it.
-
-    Args:
-        histories: of runs that differ by their seed; those that never log the metric are left out.
-        metric: what is drawn.
-        axis: what the curve goes over. Rounds tell which values belong together, since one round may lie at another place
-            of the axis for every seed; the place is the mean of these.
-    """
-    curves = [curve for history in histories if (curve := _by_round(history, metric, axis))]
-    points = []
-    for round in sorted(set.intersection(*map(set, curves)) if curves else ()):
-        places, values = zip(*(curve[round] for curve in curves), strict=True)
-        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-        points.append((statistics.fmean(places), statistics.fmean(values), deviation))
-    return points
-
-
 def paper_value(results: Results, metric: str, variant: str, setting: str) -> float | None:
     """The paper's number if it begins with one, as it is printed there: accuracies in percent."""
     value = results.study.paper_number(metric, variant, setting)
@@ -129,13 +97,6 @@ def moved(places: Sequence[float], share: float, log: bool = False) -> list[floa
     """
     low, high = min(places), max(places)
     return [place * (high / low) ** share if log else place + share * (high - low) for place in places]
-
-
-def _by_round(history: History, metric: str, axis: Axis) -> dict[float, tuple[float, float]]:
-    """Place and value by the number of rounds done."""
-    places = {float(record["rounds"]): record.get(axis) for record in history.records}
-    values = history.curve(metric, "rounds")
-    return {round: (float(place), value) for round, value in values if (place := places[round]) is not None}
 
 
 def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: int) -> list[tuple[Axes, bool]]:
@@ -270,23 +231,6 @@ def _draw_scatter(figure: Figure, results: Results) -> None:
     r = correlation(pairs_of(results, first, second, study.row_names))
     axes.set_title(study.config.title + ("" if r is None else f"  (R = {r:.2f})"))
     _finish(axes, axis_name(first), axis_name(second))
-
-
-def pairs_of(results: Results, first: str, second: str, variants: Sequence[str]) -> list[tuple[float, float]]:
-    """Two metrics of every finished run of these variants."""
-    values = [outcome.values for outcome in results.outcomes if outcome.cell.variant in variants]
-    pairs = [(one.get(first), one.get(second)) for one in values]
-    return [(x, y) for x, y in pairs if x is not None and y is not None]
-
-
-def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's R; None for fewer than three points or where one metric does not vary."""
-    if len(pairs) < 3:
-        return None
-    try:
-        return statistics.correlation(*zip(*pairs, strict=True))
-    except statistics.StatisticsError:
-        return None
 
 
 def _colour(number: int, variant: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from unisono.report.blocks import Block, Series, code, document, dots, facts, lines, prose, section, table
 from unisono.report.page import render
 from unisono.report.thumbnails import Sprite
-from unisono.studies.figure import axis_name, mean_curve, paper_value, shown
+from unisono.studies.figure import axis_name, paper_value, shown
 from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
 from unisono.studies.runner import Status
 from unisono.studies.study import UNTRAINED, Axis

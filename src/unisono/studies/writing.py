@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
 
 from unisono.runs.files import write_atomically
-from unisono.studies.figure import correlation, draw_study, pairs_of
+from unisono.studies.correlation import correlations
+from unisono.studies.figure import draw_study
 from unisono.studies.page import study_page
 from unisono.studies.results import Results
 from unisono.studies.runner import Status
@@ -58,22 +58,6 @@ def as_markdown(results: Results) -> str:
         lines = "\n".join(f"- {outcome.cell.title}: {outcome.reason or outcome.status}" for outcome in missing)
         parts.append(f"## Not finished\n\n{lines}\n")
     return "\n".join(parts)
-
-
-def correlations(results: Results, first: str, second: str) -> str:
-    """Pearson's R of two metrics over all runs, and over those of each variant."""
-    names = [name for name in results.study.row_names if pairs_of(results, first, second, [name])]
-    found = {name: correlation(pairs_of(results, first, second, [name])) for name in names}
-    whole = correlation(pairs_of(results, first, second, names))
-    known = [r for r in found.values() if r is not None]
-    words = [f"over all runs {_in_words(whole)}", *(f"{name} {_in_words(r)}" for name, r in found.items())]
-    if len(known) > 1:
-        words.append(f"mean of these {statistics.fmean(known):.2f}")
-    return f"Correlation R of {first} and {second}: {', '.join(words)}."
-
-
-def _in_words(r: float | None) -> str:
-    return "unknown" if r is None else f"{r:.2f}"
 
 
 def small_print(results: Results) -> str:
