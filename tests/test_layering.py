@@ -13,7 +13,10 @@ import unisono.core
 PACKAGE = "unisono"
 TOP = "top"
 """The modules that lie directly in the package: running, experiment, loaded, config and ``__init__``."""
+DOOR = "__main__"
+"""``python -m unisono``, the way into the command line."""
 LAYERS = (
+    {DOOR},
     {"cli"},
     {"deploy"},
     {"studies"},
@@ -119,7 +122,7 @@ def method_rule(importer: str, imported: str) -> str | None:
 def test_every_room_has_a_layer() -> None:
     root = Path(unisono.core.__file__ or "").parents[1]
     rooms = {path.name for path in root.iterdir() if (path / "__init__.py").is_file()}
-    assert rooms == set(RANK) - {TOP}
+    assert rooms == set(RANK) - {TOP, DOOR}
 
 
 def test_imports_go_downward_only() -> None:
