@@ -45,6 +45,17 @@ def test_the_encoder_itself_learns_and_the_given_one_stays():
     assert not net.training
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 100.0])
+def test_learns_at_any_scale_of_the_features(scale):
+    """SGD at 0.05 stays at chance where features are 100 times as large."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16))
+    with torch.no_grad():
+        net[3].weight.mul_(scale)
+    assert tuned(net, fraction=0.2, epochs=200) > 0.9
+
+
 def test_same_generator_same_number_whatever_the_global_state():
     options = {"epochs": 3, "learning_rate": 0.02}
     torch.manual_seed(1)

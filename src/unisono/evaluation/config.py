@@ -35,7 +35,7 @@ class EvaluationConfig(Section):
     knn_temperature: float = Field(0.1, gt=0, description="knn: a neighbour's weight is exp(cosine / temperature).")
     finetune_epochs: int = Field(30, ge=1, description="finetune-1 and finetune-10: passes over the labelled part.")
     finetune_batch_size: int = Field(64, ge=2, description="finetune-1 and finetune-10: samples per step.")
-    finetune_learning_rate: float = Field(0.05, gt=0, description="finetune-1 and finetune-10: learning rate.")
+    finetune_learning_rate: float = Field(0.001, gt=0, description="finetune-1 and finetune-10: learning rate of Adam.")
     max_client_samples: int = Field(512, ge=1, description="unsupervised: most samples of each client to look at.")
     uniformity_weight: float = Field(0.2, ge=0, description="unsupervised: weight of Unif beside Align in the score.")
     uniformity_tau: float = Field(0.2, gt=0, description="unsupervised: tau of Unif.")
