@@ -15,3 +15,4 @@ def test_claims_and_studies_know_each_other() -> None:
     named = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[2])}
     assert named == set(list_studies())
     assert all(row.split("|")[3].strip() for row in rows), "a claim without a word on what was seen"
+    assert not any("not run" in row for row in rows), "a claim that nobody tested"
