@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +63,36 @@ def test_idle_workers_that_die_are_replaced() -> None:
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.1)
     assert same_bits(tiny.run(state), expected)
+
+
+class Garbage:
+    """In a cycle, so that the collector finds it; deadly to all processes but the one that made it, as objects of Ray are."""
+
+    def __init__(self) -> None:
+        self.itself, self.pid = self, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.pid:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_leave_the_garbage_of_their_parent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = SimCLR.client_step
+
+    def collecting(self: SimCLR, *arguments: Any) -> tuple[Update, Payload]:
+        gc.collect()
+        return step(self, *arguments)
+
+    expected = TinyFederation("simclr").run()
+    gc.disable()
+    try:
+        Garbage()
+        tiny = TinyFederation("simclr", workers=2)
+        monkeypatch.setattr(SimCLR, "client_step", collecting)
+        assert same_bits(tiny.run(), expected)
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def test_workers_end_when_their_parent_is_killed() -> None:

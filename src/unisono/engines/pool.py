@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import pickle
 import signal
@@ -251,6 +252,8 @@ def _work(
 
     A spawned worker reads its arguments in order: ``user_files`` come first, so that what is defined there can be read.
     """
+    # What a forked child inherits is the parent's to clean up: objects of Ray that are collected here crash the process.
+    gc.freeze()
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
