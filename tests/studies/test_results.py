@@ -165,7 +165,9 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
 def test_a_table_is_drawn_as_dots_beside_the_papers_numbers(tmp_path: Path) -> None:
     page = study_page(make(tmp_path, STUDY.replace('shape = "line"', 'shape = "bars"')))
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
-    blocks = next(section["blocks"] for section in document["sections"] if section["id"] == "bars")
+    side_by_side = next(section for section in document["sections"] if section["id"] == "bars")
+    blocks = side_by_side["blocks"]
+    assert side_by_side["note"].endswith("Diamonds: the paper.")
     rows = {row.pop("name"): row for row in next(block for block in blocks if block["title"] == "linear, alpha 0.1")["rows"]}
     assert rows["SimCLR"] == pytest.approx({"value": 65, "deviation": 7.071068, "reference": 64.3})
     assert rows["Orchestra"]["deviation"] is None, "one of its two runs broke"

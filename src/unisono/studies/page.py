@@ -74,7 +74,7 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),
         section("picture", "Figure", [_sheet(config.title)] if picture else []),
         section("figure", "Over the settings", lines_over_settings),
-        section("bars", "Side by side", side_by_side, "Dots: here, mean ± standard deviation over seeds. Diamonds: the paper."),
+        section("bars", "Side by side", side_by_side, _legend(results)),
         section("curves", "Over the course of runs", curves),
         section("runs", "Runs", [runs]),
         section("repeat", "Repeat it", [code("", command)] if command else []),
@@ -132,6 +132,12 @@ def _dots(results: Results) -> list[Block]:
                 title = metric if setting == "all" else f"{metric}, {setting}"
                 blocks.append(dots(title, axis_name(metric), rows))
     return blocks
+
+
+def _legend(results: Results) -> str:
+    """What the marks of ``_dots`` are."""
+    any_paper = any(map(results.study.has_paper_numbers, results.study.config.metrics))
+    return "Dots: here, mean ± standard deviation over seeds." + (" Diamonds: the paper." if any_paper else "")
 
 
 def _lines_over_settings(results: Results) -> list[Block]:
