@@ -208,3 +208,15 @@ def test_a_violation_is_found(tmp_path: Path, name: str) -> None:
     assert len(found) == 1
     assert found[0].startswith(f"{path}:")
     assert found[0].endswith(rule)
+
+
+def test_one_function_runs_the_rounds() -> None:
+    """Every kind of run goes through ``running.execute``: nothing else in the package makes a round loop."""
+    root = Path(unisono.core.__file__ or "").parents[1]
+    makers = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Federation"
+    }
+    assert makers - {"cli/bench.py"} == {"running.py"}

@@ -69,11 +69,8 @@ class Experiment:
         method = config.method_class(config.method, setting)
         if method.needs_labels and dataset.labels is None:
             raise UserError(f"method {config.method_name!r} needs labels, and data.dataset {config.data.dataset!r} has none.")
-        build_seeded(method.build, 0)  # a backbone that does not fit the data is better noticed now than in a half-made run
-        if isinstance(method, Exchange):
-            method.graph(config.run.seed)
+        check_run(config, method, len(partition.indices))
         check_consent(method.shares, config.consent)
-        check_privacy(config)
         if config.privacy.secure_aggregation:
             raise UserError(
                 "privacy.secure_aggregation hides updates from the server of a real federation: a simulation holds all data in "
@@ -85,9 +82,7 @@ class Experiment:
                 f"evaluation.consistency compares local with global clusters, and method {config.method_name!r} has none: "
                 "set it to false."
             )
-        check_trackers(config.track)
         resolve_devices(config.engine.device)
-        config.aggregation.check(config.cohort.expected_size(len(partition.indices)))
         check_probes(
             config.evaluation,
             has_labels=dataset.labels is not None,
@@ -142,6 +137,22 @@ def run_path(config: Config) -> Path:
         or f"{method}-{config.data.dataset.replace('/', '_')}-seed{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
     return Path(config.run.directory) / name
+
+
+def check_run(config: Config, method: Method, num_clients: int) -> None:
+    """Refuse a config whose parts do not fit each other, before anything is written; for simulations and federations alike.
+
+    Args:
+        config: the run's.
+        method: built for the data of the run.
+        num_clients: size of the federation.
+    """
+    build_seeded(method.build, 0)  # a backbone that does not fit the data is better noticed now than in a half-made run
+    if isinstance(method, Exchange):
+        method.graph(config.run.seed)
+    check_privacy(config)
+    check_trackers(config.track)
+    config.aggregation.check(config.cohort.expected_size(num_clients))
 
 
 def check_privacy(config: Config) -> None:

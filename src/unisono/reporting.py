@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unisono.backends import report_collector
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.experiment import Experiment
 from unisono.report.files import ReportFiles
 from unisono.report.run_page import write_page
-from unisono.running import gathering
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
 
@@ -42,7 +42,7 @@ def is_complete(directory: RunDirectory) -> bool:
 def catch_up(directory: RunDirectory, config: Config) -> None:
     """Gathers what is missing from the data and the checkpoints; a UserError if the data is not there any more."""
     experiment = Experiment.prepare(config)
-    observer, checkpoints = gathering(experiment, directory), directory.checkpoints()
+    observer, checkpoints = report_collector(experiment, directory), directory.checkpoints()
     initial = experiment.initial_server()
     observer.describe(initial)
     observer.snapshot(0, initial)

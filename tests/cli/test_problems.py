@@ -17,7 +17,7 @@ def ended(error: BaseException, path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_client_error_is_one_line_and_points_to_a_log_that_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = ClientError(3, "train", 7, "ValueError: first line\n  second line.")
-    sentence = "error: round 3, phase train, client 7: ValueError: first line second line."
+    sentence = "error: round 4, phase train, client 7: ValueError: first line second line."
     assert ended(error, tmp_path, capsys) == (1, sentence + "\n")
     log = tmp_path / "failures.jsonl"
     log.touch()
@@ -25,7 +25,7 @@ def test_client_error_is_one_line_and_points_to_a_log_that_exists(tmp_path: Path
 
 
 def test_a_worker_that_dies_before_any_client_names_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(ClientError(0, "train", -1, "it died"), tmp_path, capsys) == (1, "error: round 0, phase train: it died.\n")
+    assert ended(ClientError(0, "train", -1, "it died"), tmp_path, capsys) == (1, "error: round 1, phase train: it died.\n")
 
 
 def test_interruption_tells_how_far_the_run_got(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_a_failing_client_ends_a_strict_run_with_one_sentence(unisono: Command, 
     result = unisono("run", *flaky)
     assert result.code == 1
     entry = json.loads(Path("runs/a/failures.jsonl").read_text().splitlines()[0])
-    place = f"round 0, phase train, client {entry['client']}"
+    place = f"round 1, phase train, client {entry['client']}"
     assert result.err == f"error: {place}: ValueError: no battery. Details are in runs/a/failures.jsonl.\n"
     assert "in client_step" in entry["traceback"]
 
@@ -88,7 +88,7 @@ def test_a_tolerant_run_leaves_failing_clients_out_and_says_so(unisono: Command,
     assert result.code == 0
     assert "4 of 8 clients answered" in result.out
     shown = " ".join(unisono("show", "runs/a").out.split())
-    assert "8, the last: round 1, phase train, client 7: ValueError: no battery" in shown
+    assert "8, the last: round 2, phase train, client 7: ValueError: no battery" in shown
 
 
 def test_a_diverging_run_is_the_users_mistake(unisono: Command) -> None:

@@ -15,4 +15,4 @@ def test_a_client_error_survives_pickling() -> None:
         "ValueError: no",
         "Traceback ...",
     )
-    assert str(back) == str(error) == "round 3, phase train, client 12: ValueError: no"
+    assert str(back) == str(error) == "round 4, phase train, client 12: ValueError: no"

@@ -29,7 +29,7 @@ from unisono.deploy.creation import create_federation
 from unisono.deploy.desk import ClientDesk
 from unisono.deploy.layout import CLIENT_FILE, ClientDirectory, config_text
 from unisono.deploy.sealing import is_sealed
-from unisono.deploy.serving import public_tree
+from unisono.deploy.server import public_tree
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.codec import Request, payload_of
 from unisono.engines.flower.engine import FlowerEngine, Rules

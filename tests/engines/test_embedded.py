@@ -136,7 +136,7 @@ def test_a_client_that_keeps_killing_its_worker_is_left_out() -> None:
 
 def test_a_client_that_keeps_killing_its_worker_stops_a_strict_run() -> None:
     tiny = _with_method(TinyFederation("simclr", workers=1, over=EVERYONE), Deadly)
-    with pytest.raises(ClientError, match="round 0, phase train, client 3: its worker process died"):
+    with pytest.raises(ClientError, match="round 1, phase train, client 3: its worker process died"):
         tiny.run(until=1)
 
 

@@ -127,7 +127,7 @@ def test_compressed_updates_count_as_what_crossed_the_wire() -> None:
 def test_strict_runs_stop_at_the_first_failure_and_tell() -> None:
     federation, _ = federation_of(fails=lambda exchange, client: client >= 2)
     diary = Diary()
-    with pytest.raises(ClientError, match="round 0, phase train, client 2: told to fail"):
+    with pytest.raises(ClientError, match="round 1, phase train, client 2: told to fail"):
         federation.run_round(federation.start(), [diary])
     assert [line for line in diary.lines if line.startswith("failure")] == ["failure 2", "failure 3"]
     assert not any(line.startswith("end") for line in diary.lines)
@@ -178,7 +178,7 @@ def test_after_the_last_attempt_the_run_stops_with_advice() -> None:
     federation, engine = federation_of(
         TWO_PHASES, fails=lambda exchange, client: exchange % 2 == 1, federation=tolerant(retries=2)
     )
-    with pytest.raises(UserError, match=r"Round 0 stayed below the quorum of 50% in 3 attempts.*lower federation\.quorum"):
+    with pytest.raises(UserError, match=r"Round 1 stayed below the quorum of 50% in 3 attempts.*lower federation\.quorum"):
         federation.run_round(federation.start())
     assert len(engine.asked) == 6
     assert federation.store.get(0) == Payload()

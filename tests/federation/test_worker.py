@@ -82,7 +82,7 @@ def impostor(local: Payload) -> tuple[Update, Payload]:
     ],
 )
 def test_a_failure_names_round_phase_and_client(step: Callable[[Payload], tuple[Update, Payload]], reason: str) -> None:
-    with pytest.raises(ClientError, match=f"round 3, phase train, client 2: .*{reason}") as caught:
+    with pytest.raises(ClientError, match=f"round 4, phase train, client 2: .*{reason}") as caught:
         turn(step)
     assert "Traceback" in caught.value.details
 

@@ -55,7 +55,7 @@ def _what_failed(error: ClientError, log: Path) -> str:
     client = "" if error.client_id < 0 else f", client {error.client_id}"  # a worker can die before its first client
     reason = " ".join(error.reason.split()).rstrip(".")
     details = f" Details are in {log}." if log.is_file() else ""
-    return f"round {error.round}, phase {error.phase}{client}: {reason}.{details}"
+    return f"round {error.round + 1}, phase {error.phase}{client}: {reason}.{details}"
 
 
 def _how_to_go_on(path: Path) -> str:

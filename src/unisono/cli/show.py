@@ -66,7 +66,7 @@ def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str
 
 
 def _failure(entry: dict[str, Any]) -> str:
-    return f"round {entry['round']}, phase {entry['phase']}, client {entry['client']}: {entry['reason']}"
+    return f"round {entry['round'] + 1}, phase {entry['phase']}, client {entry['client']}: {entry['reason']}"
 
 
 def _rounds(metrics: list[dict[str, Any]]) -> Table:

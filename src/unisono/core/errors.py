@@ -6,10 +6,10 @@ class UserError(Exception):
 
 
 class ClientError(Exception):
-    """A client could not answer; names round, phase and client, and carries the original traceback.
+    """A client could not answer; names round, phase and client, and carries the original traceback. Text counts rounds from 1.
 
     Args:
-        round: the round in which the client was asked.
+        round: the round in which the client was asked, counted from 0.
         phase: the phase of that round.
         client_id: the client that failed.
         reason: one sentence.
@@ -25,4 +25,4 @@ class ClientError(Exception):
         self.details = details
 
     def __str__(self) -> str:
-        return f"round {self.round}, phase {self.phase}, client {self.client_id}: {self.reason}"
+        return f"round {self.round + 1}, phase {self.phase}, client {self.client_id}: {self.reason}"

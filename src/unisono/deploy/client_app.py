@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from unisono.backends import open_workshop
 from unisono.deploy.desk import ClientDesk
 from unisono.deploy.layout import ClientConfig, ClientDirectory
 from unisono.engines.flower.client_app import Desk, make_client_app
 from unisono.engines.flower.simulated_desk import SimulatedDesk
-from unisono.running import open_workshop
 
 
 def open_desk(node_config: dict[str, bool | float | int | str]) -> Desk:

@@ -28,6 +28,7 @@ from unisono.deploy.terms import check_terms, checked_config, own_data, provisio
 from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.codec import Request
 from unisono.engines.flower.secure import MIN_COHORT, masked_groups
+from unisono.evaluation.config import client_probes
 from unisono.evaluation.probes import ProbeData, run_probes
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.whitelist import ConsentConfig
@@ -90,7 +91,7 @@ class ClientDesk:
             # A traceback may quote what it stumbled over, so it stays here.
             raise ClientError(error.round, error.phase, error.client_id, error.reason) from error
         except (UserError, ValueError) as error:
-            log.error("round %d, phase %s: %s", request.round, request.phase, error)
+            log.error("round %d, phase %s: %s", request.round + 1, request.phase, error)
             raise ClientError(request.round, request.phase, request.client_id, str(error)) from error
 
     def evaluate(self, request: Request) -> dict[str, float]:
@@ -169,8 +170,9 @@ class _Bench:
 
     def evaluate(self, request: Request) -> dict[str, float]:
         """Align, uniformity, and how even clusters are, on this client's samples."""
-        config = self.config.evaluation.model_copy(update={"probes": None})
         assigner = self.method.assigner(request.broadcast)
+        probes = client_probes(self.config.evaluation, assigner is not None)
+        config = self.config.evaluation.model_copy(update={"probes": probes})
         views = make_views(self.config.views, self.method.setting.input_shape)
         data = ProbeData(self._data.samples, None, self._data.samples[:0], None)
         scores = run_probes(

@@ -19,11 +19,11 @@ from unisono.data.views import make_views
 from unisono.engines.flower.codec import Envelopes, read_values
 from unisono.engines.flower.engine import FlowerEngine
 from unisono.evaluation.probes import ProbeData
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.runs.probing import PREFIX, WholeProbe
+from unisono.federation.rounds import RoundRecord, State
+from unisono.runs.probing import PREFIX, Evaluation, WholeProbe
 
 
-class ClientProbing(Observer):
+class ClientProbing(Evaluation):
     """Adds the mean over clients of what they find on their own samples, every few rounds and after the last.
 
     Args:
@@ -37,16 +37,14 @@ class ClientProbing(Observer):
     def __init__(
         self, engine: FlowerEngine, method: Method, terms: str, config: Config, on_note: Callable[[str], None]
     ) -> None:
+        super().__init__(config.evaluation.probe_every, config.federation.rounds)
         self._engine = engine
         self._method = method
         self._terms = terms
         self._config = config
         self._on_note = on_note
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
-        every = self._config.evaluation.probe_every
-        if not (every > 0 and state.round % every == 0) and state.round != self._config.federation.rounds:
-            return
+    def evaluate(self, state: State, record: RoundRecord) -> None:
         start = time.perf_counter()
         ctx = Context(self._config.run.seed, record.round)
         envelopes = Envelopes(ctx, self._terms, self._method.broadcast(state.server, ctx))

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unisono.backends import simulated
 from unisono.config import build_tree, resolve
 from unisono.deploy.layout import ServerConfig, ServerDirectory
 from unisono.deploy.processes import SERVER_VARIABLE
 from unisono.deploy.runs import prepare_run
-from unisono.deploy.serving import Host, serve
+from unisono.deploy.server import Host, serve
 from unisono.engines.flower.server_app import is_simulation, make_server_app, settled_nodes
 from unisono.experiment import Experiment, run_path
-from unisono.running import simulation_terms, start
+from unisono.running import start
 
 
 def main(grid: Any, run_config: Mapping[str, Any], run_id: int) -> None:
@@ -28,15 +29,8 @@ def main(grid: Any, run_config: Mapping[str, Any], run_id: int) -> None:
     recipe = str(run_config.get("recipe", "")) or "digits-smoke"
     settings = shlex.split(str(run_config.get("settings", "")))
     if is_simulation(grid):
-        from unisono.engines.flower.simulation import BorrowedEngine  # Ray is not for real federations
-
-        num_nodes = settled_nodes(grid)
-        config = resolve(build_tree(recipe, None, settings))
-        start(
-            Experiment.prepare(config),
-            run_path(config),
-            open_engine=lambda e: BorrowedEngine(grid, e.workshop(), config.engine, simulation_terms(config), num_nodes),
-        )
+        experiment = Experiment.prepare(resolve(build_tree(recipe, None, settings)))
+        start(experiment, run_path(experiment.config), open_backend=simulated(experiment, grid, settled_nodes(grid)))
         return
     host = Host.of(ServerDirectory.open(Path(server))) if server else Host(ServerConfig(num_clients=settled_nodes(grid)), None)
     serve(grid, prepare_run(Path("runs"), host.config.num_clients, recipe, settings, None), host, run_id)

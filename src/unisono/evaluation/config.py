@@ -52,6 +52,11 @@ def chosen_probes(config: EvaluationConfig, has_labels: bool, has_assigner: bool
     return (*probes, "clusters") if has_assigner else probes
 
 
+def client_probes(config: EvaluationConfig, has_assigner: bool) -> tuple[ProbeName, ...]:
+    """Return the probes that the clients of a federation run on their own samples, which have no labels."""
+    return tuple(name for name in chosen_probes(config, False, has_assigner) if name in ("unsupervised", "clusters"))
+
+
 def check_probes(
     config: EvaluationConfig,
     has_labels: bool,

@@ -80,6 +80,9 @@ class Engine(Protocol):
     def num_clients(self) -> int:
         """Size of the federation."""
 
+    def open(self, server: Payload) -> None:
+        """Start what the engine needs, with room for this server state."""
+
     def reachable(self) -> Sequence[int] | None:
         """The clients that can be asked now, ascending; None where all can."""
 
@@ -203,8 +206,8 @@ class Federation:
                 return new_state
         self.store.rollback()
         raise UserError(
-            f"Round {state.round} stayed below the quorum of {config.quorum:.0%} in {config.retries + 1} attempts, the last "
-            f"with {record.num_answered} of {record.num_asked} clients: see failures.jsonl, or lower federation.quorum."
+            f"Round {state.round + 1} stayed below the quorum of {config.quorum:.0%} in {config.retries + 1} attempts, the "
+            f"last with {record.num_answered} of {record.num_asked} clients: see failures.jsonl, or lower federation.quorum."
         )
 
     def _try_round(self, state: State, record: RoundRecord, attempt: int, observers: Sequence[Observer]) -> State | None:
@@ -280,7 +283,7 @@ class Federation:
             check_finite(Payload(aggregate.means))
         except ValueError as error:
             raise UserError(
-                f"Round {ctx.round}, phase {ctx.phase}: in the mean over clients, {error}: lower training.learning_rate."
+                f"Round {ctx.round + 1}, phase {ctx.phase}: in the mean over clients, {error}: lower training.learning_rate."
             ) from error
         means = self.postprocessor.add_noise(aggregate.means, broadcast, outcome.fold.counts, expected, ctx, attempt)
         return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)

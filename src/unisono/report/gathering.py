@@ -119,6 +119,23 @@ class Gathering(Observer):
         self.files.save(round, Snapshot(features.half().numpy(), clusters.numpy(), confidence.numpy(), num_clusters))
 
 
+class AboutMethod(Observer):
+    """Callback that writes what the report of a real federation needs: the server has no samples, so there is no map.
+
+    Args:
+        directory: of the run.
+        method: what is learnt.
+    """
+
+    def __init__(self, directory: RunDirectory, method: Method) -> None:
+        self._files = ReportFiles(directory)
+        self._method = method
+
+    def on_start(self, state: State) -> None:
+        with self._files.guarded():
+            self._files.write("about", about_method(self._method, state.server))
+
+
 def about_method(method: Method, server: Payload) -> dict[str, Any]:
     """What is known of a run without its data: the method in a sentence, its whitelist, sizes.
 

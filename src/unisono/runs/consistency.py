@@ -11,8 +11,9 @@ from torch import Tensor
 
 from unisono.core.context import Context
 from unisono.core.payload import Payload
-from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.rounds import RoundRecord, State
 from unisono.federation.worker import Clients
+from unisono.runs.probing import Evaluation
 
 METRIC = "consistency"
 
@@ -25,7 +26,7 @@ class ClustersInTwoLevels(Protocol):
         """The fraction of samples that keep their cluster if all are clustered in one place."""
 
 
-class Consistency(Observer):
+class Consistency(Evaluation):
     """Adds ``consistency`` to the metrics of every round; it looks at all clients' samples, as no real server could.
 
     Args:
@@ -35,11 +36,14 @@ class Consistency(Observer):
     """
 
     def __init__(self, method: ClustersInTwoLevels, clients: Clients, seed: int) -> None:
+        super().__init__(1, 0)
         self._method = method
         self._clients = clients
         self._seed = seed
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def evaluate(self, state: State, record: RoundRecord) -> None:
+        if state.round == 0:
+            return  # there are no clusters before the first round
         start = time.perf_counter()
         cpu = torch.device("cpu")
         owned = [self._clients.data_of(client_id, cpu) for client_id in range(len(self._clients))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -81,8 +82,15 @@ class RunDirectory:
         """The run's checkpoints."""
         return Checkpoints(self.path / "checkpoints", keep)
 
-    def lock(self) -> None:
-        """Keeps a second process from writing into the same run; released when the process ends."""
+    def lock(self, timeout: float = 0.0) -> None:
+        """Keep a second process from writing into the same run; released when the process ends.
+
+        Args:
+            timeout: seconds to wait for another process to leave.
+        """
+        deadline = time.monotonic() + timeout
+        while self.in_use and time.monotonic() < deadline:
+            time.sleep(0.5)
         with explained(self.path):
             lock = (self.path / ".lock").open("wb")
             try:

@@ -1,8 +1,9 @@
-"""Probes during a run."""
+"""Evaluation during a run: callbacks that add scores to the record of a round."""
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from unisono.core.context import Context
 from unisono.core.method import Method
 from unisono.core.payload import Payload
+from unisono.data.partition import Partition, mean_number_held
 from unisono.evaluation.config import EvaluationConfig
 from unisono.evaluation.linear import LinearClassifier
 from unisono.evaluation.probes import ProbeData, run_probes
@@ -77,20 +79,40 @@ class WholeProbe:
         )
 
 
-class Probing(Observer):
-    """Adds probe results to the record every few rounds and after the last.
+class Evaluation(Observer):
+    """Base of callbacks that add scores to the record of a round, before anything is written.
 
     Args:
-        probe: what to look at.
+        every: rounds between evaluations; 0 evaluates the last round only.
+        num_rounds: length of the run.
+    """
+
+    def __init__(self, every: int, num_rounds: int) -> None:
+        self._every = every
+        self._num_rounds = num_rounds
+
+    @abstractmethod
+    def evaluate(self, state: State, record: RoundRecord) -> None:
+        """Add scores of a server state to a record."""
+
+    def on_round_end(self, state: State, record: RoundRecord) -> None:
+        if (self._every > 0 and state.round % self._every == 0) or state.round == self._num_rounds:
+            self.evaluate(state, record)
+
+
+class Probing(Evaluation):
+    """Scores of the probes, every few rounds and after the last.
+
+    Args:
+        probe: gives the scores.
         every: rounds between probes.
         num_rounds: length of the run.
         layers: where the layers of a warm start are kept; None begins anew every time.
     """
 
     def __init__(self, probe: WholeProbe, every: int, num_rounds: int, layers: ProbeLayers | None = None) -> None:
+        super().__init__(every, num_rounds)
         self._probe = probe
-        self._every = every
-        self._num_rounds = num_rounds
         self._previous: Payload | None = None
         self._store = layers
         self._layers: dict[str, LinearClassifier] = {}
@@ -100,12 +122,35 @@ class Probing(Observer):
         self._layers = {} if self._store is None else self._store.load(state.round)
 
     def on_round_end(self, state: State, record: RoundRecord) -> None:
-        due = self._every > 0 and state.round % self._every == 0
-        if due or state.round == self._num_rounds:
-            start = time.perf_counter()
-            results = self._probe(state.server, state.round, self._previous, self._layers)
-            if self._store is not None:
-                self._store.save(state.round, self._layers)
-            record.metrics.update({PREFIX + name: value for name, value in results.items()})
-            record.seconds["probe"] = time.perf_counter() - start
+        super().on_round_end(state, record)
         self._previous = state.server
+
+    def evaluate(self, state: State, record: RoundRecord) -> None:
+        start = time.perf_counter()
+        results = self._probe(state.server, state.round, self._previous, self._layers)
+        if self._store is not None:
+            self._store.save(state.round, self._layers)
+        record.metrics.update({PREFIX + name: value for name, value in results.items()})
+        record.seconds["probe"] = time.perf_counter() - start
+
+
+class ClassesPerClient(Evaluation):
+    """Mean number of classes of which a client has a sample, and of which it has at least one in a hundred of its samples.
+
+    The partition does not change, so it is measured for untrained weights only.
+
+    Args:
+        partition: assigns samples to clients.
+        labels: of all samples; None where there are none.
+    """
+
+    def __init__(self, partition: Partition, labels: Tensor | None) -> None:
+        super().__init__(0, 0)
+        self._partition = partition
+        self._labels = labels
+
+    def evaluate(self, state: State, record: RoundRecord) -> None:
+        if self._labels is not None:
+            counts = self._partition.class_counts(self._labels)
+            record.metrics["classes-per-client"] = mean_number_held(counts)
+            record.metrics["classes-of-one-percent"] = mean_number_held(counts, 0.01)

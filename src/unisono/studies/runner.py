@@ -14,13 +14,10 @@ from typing import Any
 from unisono.config import Config, resolve
 from unisono.core.config import Tree
 from unisono.core.errors import ClientError, UserError
-from unisono.data.partition import mean_number_held
 from unisono.experiment import Experiment
-from unisono.federation.rounds import Observer, RoundRecord
-from unisono.report.environment import environment
+from unisono.federation.rounds import Observer
 from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
-from unisono.runs.probing import PREFIX
 from unisono.studies.grid import Cell
 
 UNCOMPARED = ("format", "recipe", "engine", "report", "track")
@@ -116,12 +113,11 @@ def helpers(cells: Sequence[Cell], number: int) -> Iterator[None]:
 
 def run_cell(cell: Cell, config: Config, observers: Sequence[Observer] = ()) -> None:
     """Runs one cell to its end, from its last checkpoint where it has one."""
-    if cell.untrained:
-        _probe_untrained(cell.path, config)
-    elif status_of(cell.path) is Status.missing:
-        start(Experiment.prepare(config), cell.path, observers=observers)
+    rounds = 0 if cell.untrained else None
+    if status_of(cell.path) is Status.missing:
+        start(Experiment.prepare(config), cell.path, observers=observers, rounds=rounds)
     else:
-        resume(cell.path, observers=observers)
+        resume(cell.path, observers=observers, rounds=rounds)
 
 
 def check_same(cells: Iterable[Cell]) -> None:
@@ -166,34 +162,6 @@ def _help(cells: Sequence[Cell], parent: int) -> None:
 def _waits(cell: Cell) -> bool:
     """Whether the cell starts from a run that another process has not finished."""
     return any(status_of(path) is Status.running for path in cell.needs)
-
-
-def _probe_untrained(path: Path, config: Config) -> None:
-    """A run directory of an encoder before the first round: its probes, and nothing else."""
-    experiment = Experiment.prepare(config)
-    if status_of(path) is Status.missing:
-        RunDirectory.create(path, config.as_tree())
-    directory = RunDirectory.open(path)
-    directory.lock()
-    try:
-        directory.cut_logs({})
-        directory.write_json("environment.json", environment(config.engine.device))
-        values = experiment.probe()(experiment.initial_server(), 0)
-        probes = {PREFIX + name: value for name, value in values.items()}
-        record = RoundRecord(-1, metrics={**probes, **_classes_per_client(experiment)})
-        directory.logs["metrics"].append(record.as_json())
-        directory.write_json("status.json", {"status": "finished", "round": 0})
-    finally:
-        directory.unlock()
-
-
-def _classes_per_client(experiment: Experiment) -> dict[str, float]:
-    """On how many classes a client has a sample, and on how many at least one in a hundred of its samples."""
-    labels = experiment.dataset.labels
-    if labels is None:
-        return {}
-    counts = experiment.partition.class_counts(labels)
-    return {"classes-per-client": mean_number_held(counts), "classes-of-one-percent": mean_number_held(counts, 0.01)}
 
 
 def comparable(tree: Tree) -> dict[str, Any]:

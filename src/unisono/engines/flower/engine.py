@@ -88,6 +88,9 @@ class FlowerEngine:
         """Size of the federation."""
         return self._roster.num_clients
 
+    def open(self, server: Payload) -> None:
+        """Start nothing: the nodes of a grid run already."""
+
     def reachable(self) -> Sequence[int] | None:
         """The clients that can be asked now; None where all can."""
         return self._roster.reachable()

@@ -1,0 +1,176 @@
+"""Backends: the parts in which an embedded run, a Flower simulation and a real federation differ."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from unisono.config import Config, resolve
+from unisono.core.method import Method
+from unisono.engines.embedded import EmbeddedEngine
+from unisono.engines.lanes import Workshop
+from unisono.experiment import Experiment
+from unisono.federation.client_store import ClientStore
+from unisono.federation.rounds import Engine, Observer
+from unisono.methods.exchange import Exchange
+from unisono.privacy.accountant import UserLevelAccountant
+from unisono.privacy.guarantee import ReleasesStatistics
+from unisono.report.gathering import Gathering
+from unisono.runs.consistency import ClustersInTwoLevels, Consistency
+from unisono.runs.directory import RunDirectory
+from unisono.runs.exchange_log import ExchangeLog
+from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger
+from unisono.runs.privacy_report import PrivacyReport
+from unisono.runs.probing import ClassesPerClient, Evaluation, Probing
+from unisono.runs.trackers import Tracking
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A place where clients run, ready for the round loop. Whoever opens it has checked that the config fits the method.
+
+    Args:
+        method: built for the data of these clients.
+        engine: runs the clients.
+        evaluators: callbacks that add scores to the record of a round before anything is written.
+        client_sizes: number of samples by client, as far as the server knows it.
+        sampling: how the privacy accountant may assume that cohorts are drawn.
+        collector: keeps what the report needs; None without a report.
+        experiment: the data of a simulation; None where samples stay with their owners.
+    """
+
+    method: Method
+    engine: Engine
+    evaluators: Sequence[Evaluation]
+    client_sizes: Mapping[int, int]
+    sampling: Literal["fixed", "poisson", "none"]
+    collector: Observer | None = None
+    experiment: Experiment | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of the method about clients of these sizes."""
+        return tuple(self.method.forewarnings(list(self.client_sizes.values())))
+
+
+OpenBackend = Callable[[Config, RunDirectory], AbstractContextManager[Backend]]
+
+
+def backend_of(experiment: Experiment) -> OpenBackend:
+    """Return the backend that the experiment's config asks for."""
+    return embedded(experiment) if experiment.config.engine.kind == "embedded" else simulated(experiment)
+
+
+def embedded(experiment: Experiment) -> OpenBackend:
+    """Return a backend of worker processes on this machine."""
+
+    @contextmanager
+    def opened(config: Config, directory: RunDirectory) -> Iterator[Backend]:
+        with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
+            yield _simulation(experiment, engine, directory)
+
+    return opened
+
+
+def simulated(experiment: Experiment, grid: Any = None, num_nodes: int | None = None) -> OpenBackend:
+    """Return a backend of Flower's simulation on Ray.
+
+    Args:
+        experiment: holds the data of all clients.
+        grid: Flower's, of a simulation that runs already; None starts one.
+        num_nodes: number of nodes on that grid; any number serves.
+    """
+
+    @contextmanager
+    def opened(config: Config, directory: RunDirectory) -> Iterator[Backend]:
+        from unisono.engines.flower.environment import require_flower
+
+        require_flower(ray=True)
+        from unisono.engines.flower.simulation import BorrowedEngine, SimulatedEngine
+
+        parts = experiment.workshop(), config.engine, simulation_terms(config)
+        new = SimulatedEngine(*parts, open_workshop) if grid is None else BorrowedEngine(grid, *parts, num_nodes or 1)
+        with new as engine:
+            yield _simulation(experiment, engine, directory)
+
+    return opened
+
+
+def simulation_terms(config: Config) -> str:
+    """Return what an actor of a simulation needs to open the same workshop, as text."""
+    return json.dumps({"config": config.as_tree(), "directory": str(Path.cwd())})
+
+
+def open_workshop(terms: str) -> tuple[Workshop, str]:
+    """Return the workshop that ``simulation_terms`` describe, and the name of its device."""
+    values = json.loads(terms)
+    if Path(values["directory"]).is_dir():
+        os.chdir(values["directory"])  # paths in a recipe are relative to where the run was started
+    config = resolve(values["config"])
+    return Experiment.prepare(config).workshop(), config.engine.device
+
+
+def report_collector(experiment: Experiment, directory: RunDirectory) -> Gathering:
+    """Return the callback that keeps what the report of a simulation needs."""
+    config = experiment.config
+    return Gathering(
+        directory,
+        config.report,
+        experiment.method,
+        experiment.dataset,
+        experiment.partition,
+        experiment.clients.samples,
+        config.run.seed,
+    )
+
+
+def standard_callbacks(
+    backend: Backend, config: Config, directory: RunDirectory, store: ClientStore, num_rounds: int
+) -> list[Observer]:
+    """Return the callbacks of every run, in their order: logs write what others added, the checkpoint comes last."""
+    method, experiment, privacy = backend.method, backend.experiment, config.privacy
+    found: list[Observer] = []
+    if isinstance(method, Exchange):
+        rows, labels = ((), None) if experiment is None else (experiment.partition.indices, experiment.dataset.labels)
+        found.append(ExchangeLog(directory, store, rows, labels))
+    accountant = None
+    if privacy.noise_multiplier > 0:
+        num_clients = backend.engine.num_clients
+        cohort = config.cohort.expected_size(num_clients)
+        accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, backend.sampling, num_clients, cohort)
+        found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
+    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
+    found.append(PrivacyReport(directory, method.shares, guarantee, accountant, backend.warnings))
+    if backend.collector is not None:
+        found.append(backend.collector)
+    found.append(Tracking(config.track, directory, config.as_tree(), num_rounds))
+    found += [Logs(directory), Failures(directory)]
+    run = config.run
+    return [*found, Checkpointing(directory, store, run.checkpoint_every, run.keep_checkpoints, num_rounds)]
+
+
+def _simulation(experiment: Experiment, engine: Engine, directory: RunDirectory) -> Backend:
+    """Return the backend of a simulation on an engine that is open."""
+    config, partition = experiment.config, experiment.partition
+    evaluation = config.evaluation
+    layers = directory.probe_layers if evaluation.warm_start else None
+    evaluators: list[Evaluation] = [
+        Probing(experiment.probe(), evaluation.probe_every, config.federation.rounds, layers),
+        ClassesPerClient(partition, experiment.dataset.labels),
+    ]
+    if evaluation.consistency and isinstance(experiment.method, ClustersInTwoLevels):
+        evaluators.append(Consistency(experiment.method, experiment.clients, config.run.seed))
+    return Backend(
+        experiment.method,
+        engine,
+        evaluators,
+        dict(enumerate(partition.sizes.tolist())),
+        config.cohort.sampling if config.cohort.availability == "always" else "none",
+        report_collector(experiment, directory) if config.report.enabled else None,
+        experiment,
+    )

@@ -1,0 +1,214 @@
+"""The backend of a real federation: which clients take part, what they agree on, and how their answers are evaluated."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unisono.backends import Backend, OpenBackend
+from unisono.config import Config
+from unisono.core.errors import UserError
+from unisono.core.method import Method, Setting
+from unisono.data.datasets import Dataset
+from unisono.deploy.agreement import Agreement, agree
+from unisono.deploy.layout import ServerConfig, ServerDirectory
+from unisono.deploy.probing import ClientProbing, labelled_probe, load_labelled
+from unisono.engines.flower.control import key_bytes
+from unisono.engines.flower.engine import FlowerEngine, Rules
+from unisono.engines.flower.fleet import Fleet
+from unisono.engines.flower.secure import SecureEngine, check_secure
+from unisono.evaluation.config import NEED_LABELS, check_probes, client_probes
+from unisono.experiment import check_run
+from unisono.federation.postprocess import Postprocessor
+from unisono.report.gathering import AboutMethod
+from unisono.running import execute
+from unisono.runs.directory import RunDirectory
+from unisono.runs.probing import Evaluation, Probing
+
+POLL = 0.3
+PUBLIC_TABLES = (
+    "format", "method", "graph", "views", "model", "training", "federation", "cohort", "aggregation", "privacy", "compression",
+    "consent", "evaluation",
+)  # fmt: skip
+LOCK_SECONDS = 60.0
+"""Time that a server which was killed a moment ago gets to leave its run directory."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The server of a run.
+
+    Args:
+        config: its table.
+        keys: client id by public key; None where clients are believed.
+        path: its directory; None outside of one.
+    """
+
+    config: ServerConfig
+    keys: dict[bytes, int] | None
+    path: Path | None = None
+
+    @staticmethod
+    def of(directory: ServerDirectory) -> Host:
+        """Return the server of a directory."""
+        keys = None if directory.config.insecure else {key_bytes(line): client for client, line in directory.keys.items()}
+        return Host(directory.config, keys, directory.path)
+
+    def load_labelled(self, shape: tuple[int, ...], config: Config) -> Dataset | None:
+        """Return the server's labelled samples in the federation's shape; None where it has none."""
+        if self.config.labelled is None:
+            return None
+        path = Path(self.config.labelled).expanduser()
+        path = path if path.is_absolute() or self.path is None else self.path / path
+        return load_labelled(path, shape, config.data)
+
+
+def serve(grid: Any, path: Path, host: Host, run_id: int) -> None:
+    """Run, or continue, the run in a directory until it is finished.
+
+    Args:
+        grid: Flower's.
+        path: a run directory that ``prepare_run`` made.
+        host: the server it runs on.
+        run_id: Flower's number of the run.
+    """
+
+    def tell(sentence: str) -> None:
+        print(sentence, flush=True)
+
+    directory = RunDirectory.open(path)
+    execute(directory, deployed(grid, host, tell), run_id=run_id, lock_timeout=LOCK_SECONDS, on_note=tell)
+
+
+def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
+    """Return the backend of the clients that are connected to a Flower server.
+
+    Args:
+        grid: Flower's.
+        host: the server.
+        tell: told what the operator should know.
+    """
+
+    @contextmanager
+    def opened(config: Config, directory: RunDirectory) -> Iterator[Backend]:
+        def note(sentence: str) -> None:
+            tell(sentence)
+            directory.logs["notes"].append({"round": None, "note": sentence})
+
+        has_setting = (directory.path / "setting.json").is_file()
+        known = directory.load_setting() if has_setting else None
+        fleet = _connect(grid, config, host, known, note)
+        agreement = Agreement(known["input_shape"], known["mean"], known["std"]) if known else agree(fleet.descriptions)
+        fleet.admit_by(lambda client_id, description: agreement.misfit(description))
+        method = _method(config, agreement, fleet.num_clients)
+        labelled = host.load_labelled(agreement.shape, config)
+        check_evaluation(config, method, labelled)
+        directory.save_setting(method.setting)
+        uid = directory.read_json("federation.json")["run"]
+        terms = json.dumps({"run": uid, "config": public_tree(config), "setting": directory.read_json("setting.json")})
+        engine = _engine(grid, fleet, method, config, terms, host)
+        evaluators: list[Evaluation] = []
+        if client_probes(config.evaluation, type(method).assigner is not Method.assigner):
+            evaluators.append(ClientProbing(engine, method, terms, config, note))
+        if labelled is not None:
+            evaluation = config.evaluation
+            layers = directory.probe_layers if evaluation.warm_start else None
+            probe = labelled_probe(config, method, labelled)
+            evaluators.append(Probing(probe, evaluation.probe_every, config.federation.rounds, layers))
+        sizes = {client: int(description["samples"]) for client, description in sorted(fleet.descriptions.items())}
+        collector = AboutMethod(directory, method) if config.report.enabled else None
+        # Who answers depends on who is connected, so the accountant gains nothing from sampling.
+        backend = Backend(method, engine, evaluators, sizes, "none", collector)
+        for warning in backend.warnings:
+            note(warning)
+        yield backend
+
+    return opened
+
+
+def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -> None:
+    """Refuse what ``[evaluation]`` asks for and a federation cannot do.
+
+    Args:
+        config: the run's.
+        method: what is learnt.
+        labelled: the server's labelled samples, None where it has none.
+    """
+    evaluation = config.evaluation
+    if evaluation.consistency:
+        raise UserError(
+            "evaluation.consistency clusters the samples of all clients in one place, which a federation never does: "
+            "set it to false."
+        )
+    has_assigner = type(method).assigner is not Method.assigner
+    if labelled is not None:
+        check_probes(evaluation, True, num_test_samples=len(labelled.test_samples), has_assigner=has_assigner)
+        return
+    needy = [name for name in evaluation.probes or () if name in (*NEED_LABELS, "kmeans")]
+    if needy or evaluation.warm_start:
+        option = f"evaluation.probes asks for {needy[0]!r}, which" if needy else "evaluation.warm_start"
+        raise UserError(
+            f"{option} needs labelled samples at the server: set labelled in server.toml to a folder or a .npz file, or "
+            f"leave {'evaluation.probes' if needy else 'it'} unset."
+        )
+    check_probes(evaluation, False, has_assigner=has_assigner)
+
+
+def _connect(grid: Any, config: Config, host: Host, known: dict[str, Any] | None, note: Callable[[str], None]) -> Fleet:
+    """Wait for clients and ask each to describe its data."""
+    num_clients = host.config.num_clients
+    question = {
+        "config": public_tree(config),
+        "setting": known,
+        "num_clients": num_clients,
+        "num_rounds": config.federation.rounds,
+    }
+    fleet = Fleet(grid, num_clients, host.keys, question, note)
+    expected = num_clients if host.keys is None else len(host.keys)
+    fleet.wait(host.config.min_clients or expected, host.config.wait)
+    if not fleet.descriptions:
+        reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(fleet.refused.items()))
+        raise UserError(f"No client can take part{': ' + reasons if reasons else ', for none is connected'}.")
+    return fleet
+
+
+def _engine(grid: Any, fleet: Fleet, method: Method, config: Config, terms: str, host: Host) -> FlowerEngine:
+    postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
+    rules = Rules(method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_answer, POLL)
+    expected = config.cohort.expected_size(fleet.num_clients)
+    fleet.patience = host.config.wait
+    fleet.wanted = max(1, math.ceil(config.federation.quorum * expected))
+    if config.privacy.secure_aggregation:
+        check_secure(method, config.aggregation, config.compression, expected)
+        if host.keys is None:
+            raise UserError("privacy.secure_aggregation needs clients that prove who they are: not with insecure = true.")
+        fleet.wanted = max(fleet.wanted, expected)
+        return SecureEngine(grid, fleet, rules, terms)
+    return FlowerEngine(grid, fleet, rules, terms)
+
+
+def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:
+    """The method in the setting that was agreed on; a UserError if the parts of the config do not fit each other."""
+    setting = Setting(
+        agreement.shape, agreement.mean, agreement.std, None, num_clients, config.federation.rounds, config.method_sections
+    )
+    method = config.method_class(config.method, setting)
+    if method.needs_labels:
+        raise UserError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
+    check_run(config, method, num_clients)
+    return method
+
+
+def public_tree(config: Config) -> dict[str, Any]:
+    """The config as clients get it: what they need, and no paths of the server's machine."""
+    whole = config.as_tree()
+    tree = {name: whole[name] for name in PUBLIC_TABLES}
+    tree["data"] = {name: whole["data"][name] for name in ("image_size", "channels")}
+    tree["run"] = {name: whole["run"][name] for name in ("seed", "checkpoint_every", "keep_checkpoints")}
+    tree["model"] = {**whole["model"], "pretrained": None}
+    return tree
