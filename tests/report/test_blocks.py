@@ -6,15 +6,13 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.report.blocks import Series, columns, document, dots, lines, section, table
+from unisono.report.blocks import Series, columns, document, lines, section, table
 
 
 def test_numbers_that_are_not_finite_become_gaps() -> None:
     chart = lines("Loss", "round", "loss", [Series("a", [1, 2, 3], [1.0, math.nan, math.inf], [0, None, 0], [1, -math.inf, 1])])
     assert chart["series"][0]["y"] == [1.0, None, None]
     assert chart["series"][0]["high"] == [1, None, 1]
-    row = dots("", "linear [%]", [("a", 71.0, math.nan, None)])["rows"][0]
-    assert row == {"name": "a", "value": 71.0, "deviation": None, "reference": None}
     assert table("", ["a", "b"], [["x", math.nan]])["rows"] == [["x", None]]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.report.conftest import Browser
-from unisono.report.blocks import Series, code, columns, document, dots, facts, lines, prose, section, table
+from unisono.report.blocks import Series, code, columns, document, facts, lines, prose, section, table
 from unisono.report.page import render
 from unisono.report.palette import LIGHT
 
@@ -44,9 +44,8 @@ def all_kinds() -> dict[str, object]:
         EVIL, "round", "loss", [Series("a", [1, 2], [3, 4], [2, 3], [4, 5]), Series(EVIL, [1], [1])], references=[(EVIL, 2)]
     )
     bars = columns("Split", "client", "samples", ["0", EVIL], ["a", "b"], [[1, 2], [3, None]], shares=True)
-    rows = dots("Scores", "linear [%]", [("a", 71.0, 0.5, 58.4), (EVIL, None, None, 40), ("c", 3, None, None)])
     words = [facts("", [("a", EVIL)]), code("c", EVIL), code("folded", EVIL, folded=True), prose(EVIL, tone="warning")]
-    return document(EVIL, EVIL, [section("all", "All", [chart, bars, rows, table("", ["a", EVIL], [[EVIL, 1.5]]), *words])])
+    return document(EVIL, EVIL, [section("all", "All", [chart, bars, table("", ["a", EVIL], [[EVIL, 1.5]]), *words])])
 
 
 def outline(html: str) -> Outline:
@@ -76,8 +75,8 @@ def test_a_browser_draws_every_kind_of_block(browser: Browser, tmp_path: Path) -
     assert seen.console == []
     assert "<title>broken" not in seen.dom
     shown = seen.dom.partition("<main")[2].partition("</main>")[0]
-    assert len(re.findall(r'class="block[ "]', shown)) == 8
-    assert shown.count("<svg") >= 3
+    assert len(re.findall(r'class="block[ "]', shown)) == 7
+    assert shown.count("<svg") >= 2
     assert "<img" not in shown
 
 

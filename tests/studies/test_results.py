@@ -152,9 +152,7 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
     titles = [section["title"] for section in document["sections"]]
     assert {"What it asks", "Results", "Over the course of runs", "Runs", "Repeat it"} <= set(titles)
-    assert ("Over the settings" in titles) == (shape == "line")
-    assert ("Side by side" in titles) == (shape == "bars")
-    assert ("Figure" in titles) == (shape == "scatter") == bool(document["assets"]), "no other shape lacks a chart of its own"
+    assert ("Figure" in titles) == (shape != "curves") == bool(document["assets"]), "curves are drawn on the page itself"
     (runs,) = next(section["blocks"] for section in document["sections"] if section["id"] == "runs")
     assert runs["heads"][4:] == ["linear [%]", "rounds to linear 0.65", "loss", "time [s]"]
     assert max(row[4] or 0 for row in runs["rows"]) == 80
@@ -162,20 +160,8 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     assert any("it broke" in block.get("text", "") for block in document["sections"][0]["blocks"])
 
 
-def test_a_table_is_drawn_as_dots_beside_the_papers_numbers(tmp_path: Path) -> None:
-    page = study_page(make(tmp_path, STUDY.replace('shape = "line"', 'shape = "bars"')))
-    document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
-    side_by_side = next(section for section in document["sections"] if section["id"] == "bars")
-    blocks = side_by_side["blocks"]
-    assert side_by_side["note"].endswith("Diamonds: the paper.")
-    rows = {row.pop("name"): row for row in next(block for block in blocks if block["title"] == "linear, alpha 0.1")["rows"]}
-    assert rows["SimCLR"] == pytest.approx({"value": 65, "deviation": 7.071068, "reference": 64.3})
-    assert rows["Orchestra"]["deviation"] is None, "one of its two runs broke"
-
-
 @pytest.mark.parametrize(("shape", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
-def test_a_shape_without_a_chart_has_the_figure_inside_the_page(tmp_path: Path, shape: str, size: tuple[int, int]) -> None:
-    """Lines need numbers to lie over: without them the figure stands in for the chart."""
+def test_the_figure_is_inside_the_page(tmp_path: Path, shape: str, size: tuple[int, int]) -> None:
     text = re.sub("(?m)^value = .*$", "", STUDY).replace('shape = "line"', f'shape = "{shape}"')
     write_pictures(make(tmp_path, text), tmp_path)
     page = (tmp_path / "report.html").read_text()

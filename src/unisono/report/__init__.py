@@ -1,6 +1,6 @@
 """Runs as pages: one self-contained HTML file that opens from disk, and the look that all pages share.
 
-A page is a plain JSON document. ``blocks`` makes its parts (line charts, stacked columns, dots, tables, facts, code), ``page``
+A page is a plain JSON document. ``blocks`` makes its parts (line charts, stacked columns, tables, facts, code), ``page``
 turns the document into HTML, and the scripts in ``look/`` draw it, in light and dark, on a desk or a phone::
 
     from unisono.report.blocks import Series, document, lines, section, table

@@ -161,20 +161,6 @@ def columns(
     }
 
 
-def dots(title: str, x_label: str, rows: Iterable[tuple[str, Number, Number, Number]], *, reference: str = "paper") -> Block:
-    """A row per name with a dot and its deviation, and a diamond where there is a number to compare with.
-
-    Args:
-        title: heading.
-        x_label: with the unit.
-        rows: name, value, deviation and the number to compare with; None where there is none.
-        reference: whose numbers these are.
-    """
-    keys = ("value", "deviation", "reference")
-    named = [{"name": name, **dict(zip(keys, _finite(numbers), strict=True))} for name, *numbers in rows]
-    return {"kind": "dots", "title": title, "wide": False, "x": {"label": x_label}, "reference": reference, "rows": named}
-
-
 def table(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str | Number]], *, note: str = "", digits: int = 4
 ) -> Block:

@@ -11,7 +11,7 @@ from importlib import resources
 from unisono.report.blocks import Document
 from unisono.report.palette import DARK, LIGHT, SCALE_DARK, SCALE_LIGHT
 
-SCRIPTS = ("elements", "axes", "lines", "columns", "dots", "table", "words", "map", "sheets", "main")
+SCRIPTS = ("elements", "axes", "lines", "columns", "table", "words", "map", "sheets", "main")
 """Files of ``look/`` in the order in which they are read; they share one scope."""
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import math
 import re
 from collections.abc import Sequence
 
-from unisono.report.blocks import Block, Series, code, document, dots, facts, lines, prose, section, table
+from unisono.report.blocks import Block, Series, code, document, facts, lines, prose, section, table
 from unisono.report.page import render
 from unisono.report.thumbnails import Sprite
-from unisono.studies.figure import axis_name, paper_value, shown
+from unisono.studies.figure import axis_name, shown
 from unisono.studies.history import AXES, in_percent, parse_effort
 from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
@@ -31,7 +30,7 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
     Args:
         results: of the study.
         command: what repeats it.
-        figure: the study's figure as SVG; shown where the page has no chart of its own in that shape.
+        figure: the study's figure as SVG; left out where the page draws the same curves itself.
     """
     study, config = results.study, results.study.config
     finished = sum(outcome.status is Status.finished for outcome in results.outcomes)
@@ -66,15 +65,12 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
         ],
     )
     problems = [prose(f"{outcome.cell.title}: {outcome.reason}", tone="error") for outcome in failed]
-    lines_over_settings, side_by_side, curves = _lines_over_settings(results), _dots(results), _curves(results)
-    has_own = bool(lines_over_settings or side_by_side or (config.shape == "curves" and curves))
-    picture = None if has_own or not figure else _picture(figure)
+    curves = _curves(results)
+    picture = _picture(figure) if figure and not (config.shape == "curves" and curves) else None
     sections = [
         section("about", "What it asks", [about, *problems]),
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),
         section("picture", "Figure", [_sheet(config.title)] if picture else []),
-        section("figure", "Over the settings", lines_over_settings),
-        section("bars", "Side by side", side_by_side, _legend(results)),
         section("curves", "Over the course of runs", curves),
         section("runs", "Runs", [runs]),
         section("repeat", "Repeat it", [code("", command)] if command else []),
@@ -108,64 +104,6 @@ def _sheet(title: str) -> Block:
     """Shows the picture."""
     row = {"name": "", "members": [0], "titles": [title]}
     return {"kind": "sheet", "title": "", "note": "", "wide": True, "sprite": PICTURE, "rows": [row]}
-
-
-def _dots(results: Results) -> list[Block]:
-    """For studies in the shape of a table: a chart per setting, a row per variant with its deviation and the paper's number."""
-    study = results.study
-    if study.config.shape != "bars":
-        return []
-    blocks = []
-    for metric in study.config.metrics:
-        for setting in study.setting_names:
-            rows = [
-                (
-                    variant,
-                    shown(summary.mean, metric),
-                    shown(summary.deviation, metric),
-                    paper_value(results, metric, variant, setting),
-                )
-                for variant in study.row_names
-                if (summary := results.summary(metric, variant, setting)).mean is not None
-            ]
-            if rows:
-                title = metric if setting == "all" else f"{metric}, {setting}"
-                blocks.append(dots(title, axis_name(metric), rows))
-    return blocks
-
-
-def _legend(results: Results) -> str:
-    """What the marks of ``_dots`` are."""
-    any_paper = any(map(results.study.has_paper_numbers, results.study.config.metrics))
-    return "Dots: here, mean ± standard deviation over seeds." + (" Diamonds: the paper." if any_paper else "")
-
-
-def _lines_over_settings(results: Results) -> list[Block]:
-    """For studies of a numeric setting: ours, and the paper's dashed where it has numbers."""
-    study = results.study
-    if study.config.shape != "line" or any(setting.value is None for setting in study.settings):
-        return []
-    blocks = []
-    for metric in study.config.metrics:
-        series = []
-        for variant in study.row_names:
-            ours = [results.summary(metric, variant, name) for name in study.setting_names]
-            places = [_place(setting.value, study.config.log_axis) for setting in study.settings]
-            low = [None if s.mean is None else s.mean - (s.deviation or 0) for s in ours]
-            high = [None if s.mean is None else s.mean + (s.deviation or 0) for s in ours]
-            series.append(Series(variant, places, [s.mean for s in ours], low, high))
-            factor = 100 if in_percent(metric) else 1
-            theirs = [paper_value(results, metric, variant, name) for name in study.setting_names]
-            if any(value is not None for value in theirs):
-                scaled = [None if value is None else value / factor for value in theirs]
-                series.append(Series(f"{variant} (paper)", places, scaled, dashed=True))
-        label = ("log10 of " if study.config.log_axis else "") + (study.config.axis_label or "the setting")
-        blocks.append(lines(metric, label, metric, series, percent=in_percent(metric), wide=True))
-    return blocks
-
-
-def _place(value: float | None, logarithmic: bool) -> float | None:
-    return math.log10(value) if logarithmic and value else value
 
 
 def _curves(results: Results) -> list[Block]:

@@ -1,7 +1,7 @@
 // The page: heading, sections, theme; and news while a run goes on.
 
 const RENDERERS = {
-  lines: renderLines, columns: renderColumns, dots: renderDots, table: renderTable, facts: renderFacts, prose: renderProse,
+  lines: renderLines, columns: renderColumns, table: renderTable, facts: renderFacts, prose: renderProse,
   code: renderCode, map: renderMap, sheet: renderSheet,
 };
 const root = document.documentElement;
