@@ -16,15 +16,13 @@ from unisono.experiment import Experiment, run_path
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Federation, Observer, State
 from unisono.loaded import LoadedRun
-from unisono.methods.exchange import Exchange
 from unisono.privacy.accountant import UserLevelAccountant
-from unisono.privacy.guarantee import ReleasesStatistics
 from unisono.report.environment import environment
 from unisono.report.files import ReportFiles
 from unisono.report.gathering import Gathering
 from unisono.report.run_page import Projection, write_page
 from unisono.runs.checkpoint import DamagedError
-from unisono.runs.consistency import ClustersInTwoLevels, Consistency
+from unisono.runs.consistency import Consistency
 from unisono.runs.contact_sheet import save_contact_sheets
 from unisono.runs.directory import RunDirectory
 from unisono.runs.exchange_log import ExchangeLog
@@ -70,7 +68,7 @@ def start(
     config = experiment.config
     directory = RunDirectory.create(path, config.as_tree())
     directory.lock()
-    directory.save_setting(experiment.method.setting)
+    directory.save_run_info(experiment.method.info)
     store = ClientStore(_memory_limit(config))
     return _execute(experiment, directory, None, store, observers, open_engine)
 
@@ -91,7 +89,7 @@ def resume(
     config = resolve(directory.config_tree)
     experiment = Experiment.prepare(config)
     directory.lock()
-    directory.save_setting(experiment.method.setting)
+    directory.save_run_info(experiment.method.info)
     state, store = restore(directory, config, on_note)
     return _execute(experiment, directory, state, store, observers)
 
@@ -189,7 +187,7 @@ def _execute(
         loaded = LoadedRun(directory, config, experiment.method, state.server, state.round)
         loaded.save_model()
         shown = experiment.dataset.test_samples if len(experiment.dataset.test_samples) else experiment.dataset.samples
-        save_contact_sheets(directory, experiment.method.assigner(state.server), shown, config.run.seed)
+        save_contact_sheets(directory, experiment.method.cluster_model(state.server), shown, config.run.seed)
         directory.write_json("status.json", {"status": "finished", "round": state.round})
     except Exception as error:
         directory.unlock()
@@ -212,16 +210,16 @@ def _observers(
     num_rounds = config.federation.rounds
     layers = directory.probe_layers if config.evaluation.warm_start else None
     found: list[Observer] = [Probing(experiment.probe(), config.evaluation.probe_every, num_rounds, layers)]
-    if isinstance(experiment.method, Exchange):
+    if experiment.method.overrides("client_graph"):
         found.append(ExchangeLog(directory, store, experiment.partition.indices, experiment.dataset.labels))
-    if config.evaluation.consistency and isinstance(experiment.method, ClustersInTwoLevels):
+    if config.evaluation.consistency:
         found.append(Consistency(experiment.method, experiment.clients, config.run.seed))
     method, accountant = experiment.method, None
     if config.privacy.noise_multiplier > 0:
         accountant = _accountant(config, len(experiment.clients))
         found.append(PrivacyLedger(directory, accountant, config.privacy.delta, method.shares))
-    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
-    found.append(PrivacyReport(directory, method.shares, guarantee, accountant, experiment.forewarnings))
+    guarantee, warnings = method.release_guarantee(), experiment.preflight_warnings
+    found.append(PrivacyReport(directory, method.shares, guarantee, accountant, warnings))
     if config.report.enabled:
         found.append(gathering(experiment, directory))
     found.append(Tracking(config.track, directory, config.as_tree(), num_rounds))

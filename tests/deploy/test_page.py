@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from tests.report.test_run_page import page_of
 from unisono.config import Config, resolve
 from unisono.core.context import Context
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.deploy import page
 from unisono.deploy.runs import prepare_run
 from unisono.report.files import ReportFiles
@@ -28,8 +28,8 @@ def described(tmp_path: Path, *settings: str) -> tuple[RunDirectory, Config]:
     directory = RunDirectory(prepare_run(tmp_path, 3, "fedema", [*SMALL, *settings], "x"))
     directory.lock()
     config = resolve(directory.config_tree)
-    setting = Setting((1, 8, 8), (0.5,), (0.2,), None, 3, config.federation.rounds, config.method_sections)
-    method = config.method_class(config.method, setting)
+    info = RunInfo((1, 8, 8), (0.5,), (0.2,), None, 3, config.federation.rounds, config.method_sections)
+    method = config.method_class(config.method, info)
     page.describe(directory, config, method, method.init_server(Context(0)))
     directory.logs["metrics"].append(
         {"round": 0, "asked": 3, "answered": 2, "bytes_down": 9, "bytes_up": 9, "loss": 1.0, "probe.align": 0.5}

@@ -12,7 +12,7 @@ from typing import Any
 
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import Method, RunInfo
 from unisono.deploy.agreement import Agreement, agree
 from unisono.deploy.layout import ServerConfig, ServerDirectory
 from unisono.deploy.page import describe, write_failed_page, write_finished_page
@@ -26,9 +26,7 @@ from unisono.federation.client_store import ClientStore
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.rounds import Federation, Observer, State
 from unisono.loaded import LoadedRun
-from unisono.methods.exchange import Exchange
 from unisono.privacy.accountant import UserLevelAccountant
-from unisono.privacy.guarantee import ReleasesStatistics
 from unisono.running import restore
 from unisono.runs.directory import RunDirectory
 from unisono.runs.exchange_log import ExchangeLog
@@ -121,10 +119,10 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host, statu
         directory.logs["notes"].append({"round": None, "note": sentence})
 
     state, store = restore(directory, config, lambda sentence: print(sentence, flush=True))
-    has_setting = (directory.path / "setting.json").is_file()
-    known = directory.load_setting() if has_setting else None
+    has_run_info = (directory.path / "run_info.json").is_file()
+    known = directory.load_run_info() if has_run_info else None
     tree, num_clients = public_tree(config), host.config.num_clients
-    question = {"config": tree, "setting": known, "num_clients": num_clients, "num_rounds": config.federation.rounds}
+    question = {"config": tree, "run_info": known, "num_clients": num_clients, "num_rounds": config.federation.rounds}
     fleet = Fleet(grid, num_clients, host.keys, question, note)
     expected = num_clients if host.keys is None else len(host.keys)
     fleet.wait(host.config.min_clients or expected, host.config.wait)
@@ -134,9 +132,9 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host, statu
     agreement = _agreement(known) if known else agree(fleet.descriptions)
     fleet.admit_by(lambda client_id, description: agreement.misfit(description))
     method = _method(config, agreement, num_clients)
-    directory.save_setting(method.setting)
+    directory.save_run_info(method.info)
     uid = directory.read_json("federation.json")["run"]
-    terms = json.dumps({"run": uid, "config": tree, "setting": directory.read_json("setting.json")})
+    terms = json.dumps({"run": uid, "config": tree, "run_info": directory.read_json("run_info.json")})
     engine = _engine(grid, fleet, method, config, terms, host)
     federation = Federation(method, engine, store, config.federation_sections, config.run.seed)
     state = federation.start() if state is None else state
@@ -166,11 +164,11 @@ def _engine(grid: Any, fleet: Fleet, method: Method, config: Config, terms: str,
 
 
 def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:
-    """The method in the setting that was agreed on; a UserError if the parts of the config do not fit each other."""
-    setting = Setting(
+    """The method for the data that was agreed on; a UserError if the parts of the config do not fit each other."""
+    info = RunInfo(
         agreement.shape, agreement.mean, agreement.std, None, num_clients, config.federation.rounds, config.method_sections
     )
-    method = config.method_class(config.method, setting)
+    method = config.method_class(config.method, info)
     if method.needs_labels:
         raise UserError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
     check_privacy(config)
@@ -196,7 +194,7 @@ def _observers(
         path = path if path.is_absolute() or host.path is None else host.path / path
         probe = labelled_probe(config, method, load_labelled(path, agreement.shape, config.data))
         found.append(Probing(probe, config.evaluation.probe_every, config.federation.rounds))
-    if isinstance(method, Exchange):
+    if method.overrides("client_graph"):
         found.append(ExchangeLog(directory, store, (), None))
     accountant = None
     if config.privacy.noise_multiplier > 0:
@@ -206,8 +204,7 @@ def _observers(
         privacy = config.privacy
         accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, "none", num_clients, cohort)
         found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
-    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
-    found.append(PrivacyReport(directory, method.shares, guarantee, accountant))
+    found.append(PrivacyReport(directory, method.shares, method.release_guarantee(), accountant))
     found.append(Tracking(config.track, directory, config.as_tree(), config.federation.rounds))
     return [*found, Logs(directory), Failures(directory)]
 
@@ -227,8 +224,8 @@ def public_tree(config: Config) -> dict[str, Any]:
     return tree
 
 
-def _agreement(setting: dict[str, Any]) -> Agreement:
-    return Agreement(setting["input_shape"], setting["mean"], setting["std"])
+def _agreement(info: dict[str, Any]) -> Agreement:
+    return Agreement(info["input_shape"], info["mean"], info["std"])
 
 
 def _lock(directory: RunDirectory) -> None:
