@@ -52,7 +52,7 @@ def networks(workload: str) -> Any:
     from unisono.models.nets import load_state
 
     method = prepared(workload).method
-    nets = method.build()
+    nets = method.build_networks()
     for name, state in method.init_server(Context(0)).groups.items():
         load_state(nets[name], state)
     return nets

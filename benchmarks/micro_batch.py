@@ -24,17 +24,17 @@ class Step:
 
     def __init__(self, batch_size: int) -> None:
         from unisono.config import resolve
-        from unisono.core.method import Setting
+        from unisono.core.method import RunInfo
         from unisono.methods.local_training import LocalTraining
 
         torch.set_num_threads(1)
         config = resolve({"method": {"name": "cc"}, "model": {"backbone": "resnet18", "width": 0.25}})
-        setting = Setting((3, 32, 32), (0.5,), (0.25,), 10, 1, 1, config.method_sections)
-        method = config.method_class(config.method, setting)
+        info = RunInfo((3, 32, 32), (0.5,), (0.25,), 10, 1, 1, config.method_sections)
+        method = config.method_class(config.method, info)
         if not isinstance(method, LocalTraining):
             raise TypeError("the workload trains a loss")
         self.method = method
-        self.nets: nn.ModuleDict = method.build()
+        self.nets: nn.ModuleDict = method.build_networks()
         self.optimizer = torch.optim.Adam(self.nets.parameters(), lr=3e-4)
         self.pixels = torch.randint(0, 256, (batch_size, 3, 32, 32), dtype=torch.uint8)
         self.generator = torch.Generator().manual_seed(0)

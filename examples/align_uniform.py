@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from unisono.core.config import Section
-from unisono.core.method import Setting, register
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.core.method import register
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.heads import mlp
 
 
@@ -34,24 +34,20 @@ def uniformity(z: Tensor, scale: float) -> Tensor:
 
 
 @register("align-uniform")
-class AlignUniform(LocalTraining):
+class AlignUniform(LocalTraining[AlignUniformConfig]):
     """Two views of a sample are near each other, different samples far from each other, on the sphere."""
 
     Config = AlignUniformConfig
-    network_names = ("encoder", "projector")
-    min_batch = 2
+    shared_networks = ("encoder", "projector")
+    min_batch_size = 2
 
-    def __init__(self, config: AlignUniformConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         width = self.config.projection_dim
         projector = mlp([encoder.feature_dim, width, width], norm=self.model.norm)
         return nn.ModuleDict({"encoder": encoder, "projector": projector})
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         z_a, z_b = F.normalize(nets["projector"](nets["encoder"](views)), dim=1).chunk(2)
         near = alignment(z_a, z_b)

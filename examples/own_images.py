@@ -109,7 +109,7 @@ print(f"Contact sheet: {run.path / 'clusters' / 'sheet-1.png'}")
 
 # %%
 loaded = unisono.load(run.path)
-if loaded.method.setting.input_shape == tomorrow.shape[1:]:
+if loaded.method.info.input_shape == tomorrow.shape[1:]:
     features = loaded.embed(tomorrow)
     numbers, sure = loaded.cluster(tomorrow)
     np.savez_compressed(FOLDER / "new-features.npz", features=features, clusters=numbers)
@@ -128,7 +128,7 @@ if loaded.method.setting.input_shape == tomorrow.shape[1:]:
 # of the encoder, which takes floats from 0 to 1.
 
 # %%
-shape = loaded.method.setting.input_shape
+shape = loaded.method.info.input_shape
 export(loaded.encoder, shape, "torch-export", FOLDER / "encoder.pt2")
 elsewhere = torch.export.load(FOLDER / "encoder.pt2").module()
 probe = torch.rand(5, *shape)

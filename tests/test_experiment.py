@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> unisono.LoadedRun:
 
 def test_a_run_leaves_what_it_promises(finished: unisono.LoadedRun) -> None:
     names = {path.name for path in finished.path.iterdir()}
-    assert {"config.toml", "setting.json", "metrics.jsonl", "clients.jsonl", "timings.jsonl", "checkpoints", "model"} <= names
+    assert {"config.toml", "run_info.json", "metrics.jsonl", "clients.jsonl", "timings.jsonl", "checkpoints", "model"} <= names
     last = finished.metrics[-1]
     assert {"loss", "bytes_up", "bytes_down", "probe.linear", "probe.knn", "probe.align", "probe.uniformity"} <= set(last)
     assert last["probe.linear"] > 0.3

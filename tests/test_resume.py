@@ -85,7 +85,7 @@ def test_killed_twice_and_resumed(undisturbed: tuple[dict[str, bytes], float], t
 
 def test_killed_before_the_first_round(undisturbed: tuple[dict[str, bytes], float], tmp_path: Path) -> None:
     process = _start("run", tmp_path)
-    while process.poll() is None and not (tmp_path / "killed" / "setting.json").exists():
+    while process.poll() is None and not (tmp_path / "killed" / "run_info.json").exists():
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -9,7 +9,7 @@ import torch
 
 from unisono.config import Config, resolve
 from unisono.core.config import merge
-from unisono.core.method import Method, Setting, methods
+from unisono.core.method import Method, RunInfo, methods
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
 from unisono.engines.lanes import Workshop
 from unisono.federation.client_store import ClientStore
@@ -45,8 +45,8 @@ def tiny_clients(labels: bool, sizes: Sequence[int] = SIZES) -> Clients:
 
 
 def tiny_method(config: Config, num_clients: int = len(SIZES)) -> Method:
-    setting = Setting(INPUT_SHAPE, (0.5,), (0.25,), NUM_CLASSES, num_clients, config.federation.rounds, config.method_sections)
-    return config.method_class(config.method, setting)
+    info = RunInfo(INPUT_SHAPE, (0.5,), (0.25,), NUM_CLASSES, num_clients, config.federation.rounds, config.method_sections)
+    return config.method_class(config.method, info)
 
 
 class TinyFederation:

@@ -17,11 +17,9 @@ from unisono.engines.lanes import Workshop
 from unisono.experiment import Experiment
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Engine, Observer
-from unisono.methods.exchange import Exchange
 from unisono.privacy.accountant import UserLevelAccountant
-from unisono.privacy.guarantee import ReleasesStatistics
 from unisono.report.gathering import Gathering
-from unisono.runs.consistency import ClustersInTwoLevels, Consistency
+from unisono.runs.consistency import Consistency
 from unisono.runs.directory import RunDirectory
 from unisono.runs.exchange_log import ExchangeLog
 from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger
@@ -55,7 +53,7 @@ class Backend:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings of the method about clients of these sizes."""
-        return tuple(self.method.forewarnings(list(self.client_sizes.values())))
+        return tuple(self.method.preflight_warnings(list(self.client_sizes.values())))
 
 
 OpenBackend = Callable[[Config, RunDirectory], AbstractContextManager[Backend]]
@@ -135,7 +133,7 @@ def standard_callbacks(
     """Return the callbacks of every run, in their order: logs write what others added, the checkpoint comes last."""
     method, experiment, privacy = backend.method, backend.experiment, config.privacy
     found: list[Observer] = []
-    if isinstance(method, Exchange):
+    if method.overrides("client_graph"):
         rows, labels = ((), None) if experiment is None else (experiment.partition.indices, experiment.dataset.labels)
         found.append(ExchangeLog(directory, store, rows, labels))
     accountant = None
@@ -144,8 +142,7 @@ def standard_callbacks(
         cohort = config.cohort.expected_size(num_clients)
         accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, backend.sampling, num_clients, cohort)
         found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
-    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
-    found.append(PrivacyReport(directory, method.shares, guarantee, accountant, backend.warnings))
+    found.append(PrivacyReport(directory, method.shares, method.release_guarantee(), accountant, backend.warnings))
     if backend.collector is not None:
         found.append(backend.collector)
     found.append(Tracking(config.track, directory, config.as_tree(), num_rounds))
@@ -163,7 +160,7 @@ def _simulation(experiment: Experiment, engine: Engine, directory: RunDirectory)
         Probing(experiment.probe(), evaluation.probe_every, config.federation.rounds, layers),
         ClassesPerClient(partition, experiment.dataset.labels),
     ]
-    if evaluation.consistency and isinstance(experiment.method, ClustersInTwoLevels):
+    if evaluation.consistency:
         evaluators.append(Consistency(experiment.method, experiment.clients, config.run.seed))
     return Backend(
         experiment.method,

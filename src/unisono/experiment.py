@@ -11,7 +11,7 @@ from torch import Tensor
 from unisono.config import Config
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
 from unisono.data.labelled import draw_labelled, hide_labels
@@ -25,9 +25,7 @@ from unisono.evaluation.probes import ProbeData
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.whitelist import check_consent
 from unisono.federation.worker import Clients
-from unisono.methods.exchange import Exchange
 from unisono.models.nets import build_seeded
-from unisono.runs.consistency import ClustersInTwoLevels
 from unisono.runs.probing import WholeProbe
 from unisono.runs.trackers import check_trackers
 
@@ -57,7 +55,7 @@ class Experiment:
         """Loads the data and builds the method; a UserError if the parts of the config do not fit each other."""
         dataset = load_dataset(config.data)
         partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
-        setting = Setting(
+        info = RunInfo(
             dataset.input_shape,
             dataset.mean,
             dataset.std,
@@ -66,7 +64,7 @@ class Experiment:
             config.federation.rounds,
             config.method_sections,
         )
-        method = config.method_class(config.method, setting)
+        method = config.method_class(config.method, info)
         if method.needs_labels and dataset.labels is None:
             raise UserError(f"method {config.method_name!r} needs labels, and data.dataset {config.data.dataset!r} has none.")
         check_run(config, method, len(partition.indices))
@@ -76,8 +74,8 @@ class Experiment:
                 "privacy.secure_aggregation hides updates from the server of a real federation: a simulation holds all data in "
                 "one place anyway, so run it with 'unisono deploy run'."
             )
-        method.forewarnings(partition.sizes.tolist())  # it may need a package that is missing
-        if config.evaluation.consistency and not isinstance(method, ClustersInTwoLevels):
+        method.preflight_warnings(partition.sizes.tolist())  # it may need a package that is missing
+        if config.evaluation.consistency and not method.overrides("cluster_consistency"):
             raise UserError(
                 f"evaluation.consistency compares local with global clusters, and method {config.method_name!r} has none: "
                 "set it to false."
@@ -87,7 +85,7 @@ class Experiment:
             config.evaluation,
             has_labels=dataset.labels is not None,
             num_test_samples=len(dataset.test_samples),
-            has_assigner=config.method_class.assigner is not Method.assigner,
+            has_cluster_model=method.overrides("cluster_model"),
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
@@ -97,12 +95,12 @@ class Experiment:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that the user should read before the run."""
-        return (*self.partition.notes, *_scaling_notes(self.config), *self.forewarnings)
+        return (*self.partition.notes, *_scaling_notes(self.config), *self.preflight_warnings)
 
     @property
-    def forewarnings(self) -> tuple[str, ...]:
+    def preflight_warnings(self) -> tuple[str, ...]:
         """What the method says of clients of these sizes."""
-        return tuple(self.method.forewarnings(self.partition.sizes.tolist()))
+        return tuple(self.method.preflight_warnings(self.partition.sizes.tolist()))
 
     def workshop(self) -> Workshop:
         """What the engine's workers hold."""
@@ -147,9 +145,9 @@ def check_run(config: Config, method: Method, num_clients: int) -> None:
         method: built for the data of the run.
         num_clients: size of the federation.
     """
-    build_seeded(method.build, 0)  # a backbone that does not fit the data is better noticed now than in a half-made run
-    if isinstance(method, Exchange):
-        method.graph(config.run.seed)
+    # A backbone that does not fit the data, or an impossible graph, is better noticed now than in a half-made run.
+    method.check_networks(build_seeded(method.build_networks, 0))
+    method.client_graph(config.run.seed)
     check_privacy(config)
     check_trackers(config.track)
     config.aggregation.check(config.cohort.expected_size(num_clients))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.evaluation.features import embed
 from unisono.runs.checkpoint import DamagedError
@@ -26,7 +26,7 @@ class LoadedRun:
     Args:
         directory: its files.
         config: as it was run.
-        method: gives encoder and assigner.
+        method: gives encoder and cluster_model.
         server: the server's payload after ``round`` rounds.
         round: how many rounds it has seen.
     """
@@ -67,12 +67,12 @@ class LoadedRun:
 
     def cluster(self, samples: Tensor | NDArray[Any], batch_size: int = 512) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Cluster index and confidence of samples, for methods that cluster."""
-        assigner = self.method.assigner(self.server)
-        if assigner is None:
+        cluster_model = self.method.cluster_model(self.server)
+        if cluster_model is None:
             raise UserError(
                 f"method {self.config.method_name!r} learns no clusters; use embed() and a clustering of your choice."
             )
-        scores = embed(assigner, self._fitting(samples), batch_size=batch_size).softmax(dim=1)
+        scores = embed(cluster_model, self._fitting(samples), batch_size=batch_size).softmax(dim=1)
         confidence, index = scores.max(dim=1)
         return index.numpy(), confidence.numpy()
 
@@ -82,7 +82,7 @@ class LoadedRun:
 
     def _fitting(self, samples: Tensor | NDArray[Any]) -> Tensor:
         tensor = samples if isinstance(samples, Tensor) else torch.from_numpy(np.ascontiguousarray(samples))
-        expected = self.method.setting.input_shape
+        expected = self.method.info.input_shape
         if tensor.dim() == len(expected) + 1 == 4 and tuple(tensor.shape[1:]) != expected:
             moved = tensor.permute(0, 3, 1, 2)
             tensor = moved if tuple(moved.shape[1:]) == expected else tensor
@@ -100,8 +100,8 @@ def load(path: str | Path, round: int | None = None) -> LoadedRun:
     """
     directory = RunDirectory.open(Path(path))
     config = resolve(directory.config_tree)
-    setting = Setting(**directory.load_setting(), sections=config.method_sections)
-    method = config.method_class(config.method, setting)
+    info = RunInfo(**directory.load_run_info(), sections=config.method_sections)
+    method = config.method_class(config.method, info)
     checkpoints = directory.checkpoints()
     available = checkpoints.rounds()
     if round is not None and round not in available:

@@ -112,7 +112,7 @@ def execute(
             directory.write_json("environment.json", environment(config.engine.device))
             state, store = restore(directory, config, on_note)
             with closing(store), open_backend(config, directory) as backend:
-                directory.save_setting(backend.method.setting)
+                directory.save_run_info(backend.method.info)
                 federation = Federation(backend.method, backend.engine, store, config.federation_sections, config.run.seed)
                 state = federation.start() if state is None else state
                 if rounds == 0:
@@ -127,7 +127,7 @@ def execute(
                 if backend.experiment is not None:
                     data = backend.experiment.dataset
                     shown = data.test_samples if len(data.test_samples) else data.samples
-                    save_contact_sheets(directory, backend.method.assigner(state.server), shown, config.run.seed)
+                    save_contact_sheets(directory, backend.method.cluster_model(state.server), shown, config.run.seed)
                 # Whoever waits for the status fetches the report too.
                 _write_report(
                     directory, config, config.report.projection, Status("finished", state.round, config.federation.rounds)

@@ -23,7 +23,7 @@ from unisono.config import Config, resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.core.payload import Payload
 from unisono.deploy.creation import create_federation
 from unisono.deploy.desk import ClientDesk
@@ -40,7 +40,7 @@ from unisono.federation.rounds import Federation, Observer, State
 from unisono.privacy.accountant import UserLevelAccountant
 
 NUM_CLIENTS = 3
-SETTING = {
+RUN_INFO = {
     "input_shape": [1, 8, 8],
     "mean": [0.5],
     "std": [0.25],
@@ -124,11 +124,11 @@ class Run:
         tree = merge({"federation": {"strict": False, "quorum": 1.0, "retries": 0}}, tree)
         self.config: Config = resolve(tree)
         size = self.config.data.image_size or 8
-        setting = {**SETTING, "input_shape": [1, size, size]}
-        self.terms = json.dumps({"run": "run-1", "config": public_tree(self.config), "setting": setting})
-        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in setting.items()}
+        info = {**RUN_INFO, "input_shape": [1, size, size]}
+        self.terms = json.dumps({"run": "run-1", "config": public_tree(self.config), "run_info": info})
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in info.items()}
         self.method = self.config.method_class(
-            self.config.method, Setting(**{**fields, "sections": self.config.method_sections})
+            self.config.method, RunInfo(**{**fields, "sections": self.config.method_sections})
         )
         postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
         rules = Rules(self.method, postprocessor, self.config.aggregation, poll=0.0)
@@ -147,13 +147,13 @@ class Run:
         return self.federation.run(state or self.federation.start(), [Watch()], until)
 
 
-def as_setting(values: Mapping[str, Any], config: Config) -> Setting:
+def as_run_info(values: Mapping[str, Any], config: Config) -> RunInfo:
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Setting(**{**fields, "sections": config.method_sections})
+    return RunInfo(**{**fields, "sections": config.method_sections})
 
 
 def question(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {"config": public_tree(resolve(tree)), "setting": None, "num_clients": NUM_CLIENTS, "num_rounds": 2}
+    return {"config": public_tree(resolve(tree)), "run_info": None, "num_clients": NUM_CLIENTS, "num_rounds": 2}
 
 
 def request(run: Run, client_id: int = 0) -> Request:
@@ -247,7 +247,7 @@ def test_an_exchange_through_the_server_has_the_bits_of_one_without_walls(tmp_pa
 def test_points_that_nobody_sealed_are_refused(tmp_path: Path) -> None:
     clients = Clients(tmp_path, share_data=True)
     run = Run(clients, EXCHANGE)
-    routed = Payload({"offer_of_1": {"points": torch.zeros(2, 1, 16, 16, dtype=torch.uint8), "rows": torch.arange(2)}})
+    routed = Payload({"offers": {"1>0.points": torch.zeros(2, 1, 16, 16, dtype=torch.uint8), "1>0.rows": torch.arange(2)}})
     asked = Request(0, 0, "train", 0, run.terms, routed=routed)
     with pytest.raises(ClientError, match="nobody has sealed"):
         clients.desks[0].answer(asked)
@@ -370,6 +370,6 @@ def test_probes_without_labels_run_on_the_client(tmp_path: Path) -> None:
 def test_what_cannot_be_private_is_refused_by_name(over: dict[str, Any], word: str) -> None:
     base = {key: value for key, value in SIMPLE.items() if key != "method" or "method" not in over}
     config = resolve(merge(base, over))
-    method = config.method_class(config.method, as_setting(SETTING, config))
+    method = config.method_class(config.method, as_run_info(RUN_INFO, config))
     with pytest.raises(UserError, match=word):
         check_secure(method, config.aggregation, config.compression, config.cohort.expected_size(NUM_CLIENTS))

@@ -21,7 +21,7 @@ from tests.deploy.hostile import ATTACKS
 from tests.deploy.running import NUM_CLIENTS, SMALL, RunningFederation, read_lines, sets, write_labelled
 from tests.report.test_run_page import page_of
 from unisono.config import resolve
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.data.datasets import DataConfig
 from unisono.deploy.certificates import make_node_key
 from unisono.deploy.layout import ClientDirectory
@@ -56,8 +56,8 @@ def embedded_result(federation: RunningFederation, run: Path) -> dict[str, torch
     config = resolve(directory.config_tree)
     parts = [own_data(ClientDirectory.open(path), DataConfig(channels=1)).samples for path in federation.clients]
     indices = torch.arange(sum(map(len, parts))).split([len(part) for part in parts])
-    setting = Setting(**directory.load_setting(), sections=config.method_sections)
-    method = config.method_class(config.method, setting)
+    info = RunInfo(**directory.load_run_info(), sections=config.method_sections)
+    method = config.method_class(config.method, info)
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
     workshop = Workshop(method, Clients(torch.cat(parts), indices, None), postprocessor, config.aggregation)
     with EmbeddedEngine(workshop, EngineConfig(workers=0, device="cpu")) as engine:

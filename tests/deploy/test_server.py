@@ -18,7 +18,7 @@ from unisono import running
 from unisono.backends import Backend
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import Dataset
 from unisono.deploy.runs import prepare_run
 from unisono.deploy.server import check_evaluation
@@ -43,8 +43,8 @@ RUN_ID = 7
 
 def build(config: Config) -> Method:
     rounds = config.federation.rounds
-    setting = Setting(INPUT_SHAPE, (0.5,), (0.2,), None, len(SIZES), rounds, config.method_sections)
-    return config.method_class(config.method, setting)
+    info = RunInfo(INPUT_SHAPE, (0.5,), (0.2,), None, len(SIZES), rounds, config.method_sections)
+    return config.method_class(config.method, info)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def test_preflight_warnings_reach_the_privacy_report(tmp_path: Path) -> None:
     directory = RunDirectory(path)
     execute(directory, backend, run_id=RUN_ID)
     config = resolve(directory.config_tree)
-    expected = list(build(config).forewarnings(list(SIZES)))
+    expected = list(build(config).preflight_warnings(list(SIZES)))
     assert expected
     assert directory.read_json("privacy.json")["warnings"] == expected
 

@@ -182,10 +182,10 @@ class Leading(nn.Module):
 def test_stability_compares_with_the_clusters_of_the_round_before(data):
     first = Counting()
     probes = config(probes=["clusters"])
-    same = run_probes(probes, first, Leading(), data, Context(0), None, previous_assigner=Leading())
-    renamed = run_probes(probes, first, Leading(), data, Context(0), None, previous_assigner=Leading(1))
+    same = run_probes(probes, first, Leading(), data, Context(0), None, previous_cluster_model=Leading())
+    renamed = run_probes(probes, first, Leading(), data, Context(0), None, previous_cluster_model=Leading(1))
     assert same["stability"] == renamed["stability"] == 1
-    constant = run_probes(probes, first, Leading(), data, Context(0), None, previous_assigner=_Constant())
+    constant = run_probes(probes, first, Leading(), data, Context(0), None, previous_cluster_model=_Constant())
     assert constant["stability"] == 0
     assert "stability" not in run_probes(probes, first, Leading(), data, Context(0), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import ClientError
-from unisono.core.method import Method, Phase, Setting
+from unisono.core.method import Method, Phase, RunInfo
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.federation.aggregate import Fold
 from unisono.federation.client_store import ClientStore
@@ -22,10 +23,14 @@ from unisono.federation.worker import Clients, Report, answer, prepare_nets
 class Counting(Method):
     """Clients add ``client_id + 1`` to the server's number; each counts its turns in its local state."""
 
-    def __init__(self, phases: Sequence[Phase] = (Phase("train"),), num_clients: int = 4, route: bool = False) -> None:
-        super().__init__(Section(), Setting((1,), (0.0,), (1.0,), None, num_clients, 10))
-        self._phases = phases
-        self._routes = route
+    _phases: Sequence[Phase] = (Phase("train"),)
+    _routes = False
+
+    @classmethod
+    def make(cls, phases: Sequence[Phase] = (Phase("train"),), num_clients: int = 4, route: bool = False) -> Self:
+        method = cls(Section(), RunInfo((1,), (0.0,), (1.0,), None, num_clients, 10))
+        method._phases, method._routes = phases, route
+        return method
 
     @property
     def shares(self) -> Mapping[str, Share]:
@@ -34,7 +39,7 @@ class Counting(Method):
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return self._phases
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         return nn.ModuleDict()
 
     def init_server(self, ctx: Context) -> Payload:
@@ -43,7 +48,7 @@ class Counting(Method):
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         return Payload({"number": server.groups["number"]})
 
-    def route(self, server: Payload, ctx: Context) -> Payload:
+    def send_to_client(self, server: Payload, ctx: Context) -> Payload:
         return Payload({"own": {"id": torch.tensor(ctx.client_id)}}) if self._routes else Payload()
 
     def client_step(

@@ -33,7 +33,7 @@ def federation_of(
     route: bool = False,
     **sections: object,
 ) -> tuple[Federation, InPlace]:
-    return make_federation(Counting(phases, len(sizes), route), sizes, FederationSections(**sections), fails)  # type: ignore[arg-type]
+    return make_federation(Counting.make(phases, len(sizes), route), sizes, FederationSections(**sections), fails)  # type: ignore[arg-type]
 
 
 def tolerant(quorum: float = 0.5, retries: int = 3) -> FederationConfig:
@@ -81,7 +81,7 @@ def test_cohorts_are_those_of_the_config() -> None:
 
 def test_a_phase_for_everyone_asks_all_that_can_be_reached() -> None:
     cohort = CohortConfig(size=2, availability="bernoulli", availability_rate=0.6)
-    federation, engine = federation_of((Phase("survey", everyone=True), Phase("train")), sizes=[1] * 20, cohort=cohort)
+    federation, engine = federation_of((Phase("survey", all_clients=True), Phase("train")), sizes=[1] * 20, cohort=cohort)
     federation.run_round(federation.start())
     reachable = reachable_clients(cohort, 20, Context(0, 0)).tolist()
     assert 2 < len(reachable) < 20
@@ -266,7 +266,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
             privacy=PrivacyConfig(clip_norm=1.0, noise_multiplier=1.0),
             compression=CompressionConfig(bits=8),
         )
-        federation, _ = make_federation(Counting(), SIZES, sections, seed=seed)
+        federation, _ = make_federation(Counting.make(), SIZES, sections, seed=seed)
         return federation.run(federation.start(), until=3).server.groups["number"]["x"]
 
     assert torch.equal(end(1), end(1))
@@ -279,12 +279,14 @@ class Talking(Counting):
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return (Phase("train"),) if number(server)[0] > 5 else TWO_PHASES
 
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         return ["beyond 5"] if number(before)[0] <= 5 < number(after)[0] else []
 
 
 def test_phases_and_notes_follow_from_the_servers_state() -> None:
-    federation, engine = make_federation(Talking(num_clients=4), SIZES, FederationSections(), lambda exchange, client: False)
+    federation, engine = make_federation(
+        Talking.make(num_clients=4), SIZES, FederationSections(), lambda exchange, client: False
+    )
     diary = Diary()
     federation.run(federation.start(), [diary], until=3)
     assert [work.ctx.phase for work in engine.asked] == ["offer", "train", "train", "train"]

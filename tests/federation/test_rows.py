@@ -159,7 +159,7 @@ class Tabled(Counting):
         return {"table": Share(Reduce.ROWS)}
 
     def init_server(self, ctx: Context) -> Payload:
-        return Payload({"table": {"rows": torch.zeros(self.setting.num_clients, 2)}})
+        return Payload({"table": {"rows": torch.zeros(self.info.num_clients, 2)}})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         return server
@@ -175,14 +175,14 @@ class Tabled(Counting):
 
 
 def test_every_client_moves_its_own_row_by_its_share() -> None:
-    federation, _ = make_federation(Tabled(), (5, 5, 5, 5), FederationSections(aggregation=UNIFORM))
+    federation, _ = make_federation(Tabled.make(), (5, 5, 5, 5), FederationSections(aggregation=UNIFORM))
     state = federation.run_round(federation.start())
     assert state.server.groups["table"]["rows"][:, 0].tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_only_the_row_is_sent() -> None:
     diary = Diary()
-    federation, _ = make_federation(Tabled(), (5, 5, 5, 5), FederationSections())
+    federation, _ = make_federation(Tabled.make(), (5, 5, 5, 5), FederationSections())
     federation.run_round(federation.start(), [diary])
     assert [report.bytes_up for _, report in diary.records[0].clients] == [8] * 4
     assert [report.bytes_down for _, report in diary.records[0].clients] == [32] * 4
@@ -193,7 +193,7 @@ def test_the_server_optimiser_acts_on_rows() -> None:
     sections = FederationSections(
         aggregation=UNIFORM, cohort=CohortConfig(size=2), server=ServerConfig(optimizer="fedadam", learning_rate=0.1)
     )
-    federation, engine = make_federation(Tabled(), (5, 5, 5, 5), sections)
+    federation, engine = make_federation(Tabled.make(), (5, 5, 5, 5), sections)
     state = federation.start()
     expected = nn.Parameter(torch.zeros(4, 2))
     adam = torch.optim.Adam([expected], lr=0.1)

@@ -21,14 +21,12 @@ RECEIVED = Payload({"number": {"x": torch.zeros(2)}})
 class Answering(Counting):
     """Answers what it is told."""
 
-    def __init__(self, step: Callable[[Payload], tuple[Update, Payload]]) -> None:
-        super().__init__()
-        self._step = step
+    step: Callable[[Payload], tuple[Update, Payload]]
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        return self._step(local)
+        return self.step(local)
 
 
 def turn(
@@ -36,7 +34,8 @@ def turn(
     local: Payload | None = None,
     compression: CompressionConfig | None = None,
 ) -> Answer:
-    method = Answering(step)
+    method = Answering.make()
+    method.step = step
     data = ClientData(torch.zeros(5, 1), torch.arange(5))
     postprocessor = Postprocessor(PrivacyConfig(), compression or CompressionConfig(), method.shares)
     return answer(method, nn.ModuleDict(), RECEIVED, local or Payload(), data, CTX, postprocessor)

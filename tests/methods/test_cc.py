@@ -23,7 +23,7 @@ def make(**options: Any) -> CC:
 
 def parts(method: CC) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The terms of a batch, and from the same views the projections and assignments."""
-    nets = method.build()
+    nets = method.build_networks()
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     terms = method.loss(nets, Batch(x, torch.arange(6), None), torch.Generator().manual_seed(2))
     features = [nets["encoder"](view) for view in method.views.pair(x, torch.Generator().manual_seed(2))]
@@ -49,8 +49,8 @@ def test_confidence_is_that_of_the_cluster_head() -> None:
     method = make()
     server = method.init_server(Context(0))
     x = torch.rand(4, 1, 8, 8)
-    scores = method.assigner(server)(x)
-    nets = method.build()
+    scores = method.cluster_model(server)(x)
+    nets = method.build_networks()
     assert scores.shape == (4, 3)
     nets["cluster_head"].load_state_dict(dict(server.groups["cluster_head"]))
     torch.testing.assert_close(scores, nets["cluster_head"](method.encoder(server)(x)))
@@ -77,6 +77,6 @@ def test_one_client_is_centralised_training() -> None:
     assert isinstance(method, CC)
     start = method.init_server(Context(0))
     ctx = Context(0, 0, "train", 0)
-    update, _ = method.client_step(method.build(), start, start, tiny.clients.data_of(0, ctx.device), ctx)
+    update, _ = method.client_step(method.build_networks(), start, start, tiny.clients.data_of(0, ctx.device), ctx)
     for name, tensor in update.payload.tensors():
         torch.testing.assert_close(state.server.flatten()[name], tensor, rtol=1e-6, atol=1e-7)

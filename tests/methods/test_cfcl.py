@@ -11,7 +11,7 @@ from tests.tiny import tiny_config, tiny_method
 from unisono.config import list_recipes, read_recipe, resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.federation.whitelist import check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cfcl import CFCL
@@ -37,7 +37,7 @@ def rng() -> torch.Generator:
 @pytest.mark.parametrize("normalize", [False, True])
 def test_triplet_loss_naively(normalize: bool) -> None:
     method = make({"normalize": normalize, "margin": 0.3})
-    nets = method.build()
+    nets = method.build_networks()
     found = method.loss(nets, batch(), rng())
     generator = rng()
     views = method.views.first(X, generator)
@@ -57,7 +57,7 @@ def test_triplet_loss_naively(normalize: bool) -> None:
 
 def test_every_other_sample_may_be_the_negative() -> None:
     method = make({"margin": 0.0, "normalize": False})
-    nets = method.build()
+    nets = method.build_networks()
     seen = set()
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
@@ -69,30 +69,30 @@ def test_every_other_sample_may_be_the_negative() -> None:
 
 def test_simclr_in_its_place() -> None:
     method = make({"loss": "simclr", "temperature": 0.2})
-    nets = method.build()
-    assert set(nets) == set(method.network_names) == {"encoder", "projector"}
+    nets = method.build_networks()
+    assert set(nets) == set(method.shared_networks) == {"encoder", "projector"}
     z_a, z_b = nets["projector"](nets["encoder"](torch.cat(method.views.pair(X, rng())))).chunk(2)
     torch.testing.assert_close(method.loss(nets, batch(), rng())["loss"], nt_xent(z_a, z_b, 0.2))
 
 
 def test_embeddings_are_those_of_the_loss() -> None:
     plain, normal, simclr = make({"normalize": False}), make(), make({"loss": "simclr"})
-    nets = simclr.build()
+    nets = simclr.build_networks()
     torch.testing.assert_close(plain.represent(nets, X), nets["encoder"](X))
     torch.testing.assert_close(normal.represent(nets, X), F.normalize(nets["encoder"](X), dim=1))
     torch.testing.assert_close(simclr.represent(nets, X), F.normalize(nets["projector"](nets["encoder"](X)), dim=1))
 
 
 def test_networks_follow_the_loss() -> None:
-    assert set(make().build()) == {"encoder"}
-    assert make().network_names == ("encoder",)
+    assert set(make().build_networks()) == {"encoder"}
+    assert make().shared_networks == ("encoder",)
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("cfcl")])
 def test_recipes_are_allowed_and_fit_the_images(name: str) -> None:
     config = resolve(read_recipe(name))
-    setting = Setting((1, 28, 28), (0.5,), (0.25,), 10, 10, config.federation.rounds, config.method_sections)
-    method = config.method_class(config.method, setting)
+    info = RunInfo((1, 28, 28), (0.5,), (0.25,), 10, 10, config.federation.rounds, config.method_sections)
+    method = config.method_class(config.method, info)
     assert isinstance(method, CFCL)
     check_consent(method.shares, config.consent)
     server = method.init_server(Context(0))

@@ -7,7 +7,7 @@ import torch
 
 from tests.tiny import tiny_config, tiny_method
 from unisono.core.errors import UserError
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.core.payload import Payload
 from unisono.methods.cluster_heads import (
     ClusterHeadsConfig,
@@ -22,16 +22,18 @@ from unisono.methods.cluster_heads import (
 )
 
 
-def setting(num_classes: int | None) -> Setting:
-    return Setting((1, 8, 8), (0.5,), (0.25,), num_classes, 5, 3)
+def info(num_classes: int | None) -> RunInfo:
+    return RunInfo((1, 8, 8), (0.5,), (0.25,), num_classes, 5, 3)
 
 
 def test_number_of_clusters() -> None:
-    assert wanted_clusters(7, setting(3)) == 7
-    assert wanted_clusters(None, setting(3)) == 3
+    assert wanted_clusters(7, info(3)) == 7
+    assert wanted_clusters(None, info(3)) == 3
     with pytest.raises(UserError, match=r"method\.num_clusters is required"):
-        wanted_clusters(None, setting(None))
-    assert tiny_method(tiny_config("cc", {"method": {"num_clusters": 5}})).build()["cluster_head"][-1].out_features == 5  # type: ignore[index]
+        wanted_clusters(None, info(None))
+    assert (
+        tiny_method(tiny_config("cc", {"method": {"num_clusters": 5}})).build_networks()["cluster_head"][-1].out_features == 5
+    )  # type: ignore[index]
 
 
 def test_losses_are_means_over_pairs() -> None:

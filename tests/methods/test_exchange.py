@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
+from unisono.core.addressing import by_sender
 from unisono.core.client_data import ClientData
 from unisono.core.config import merge
 from unisono.core.context import Context
@@ -103,10 +104,10 @@ def test_no_point_travels_where_there_is_no_edge(variant: dict[str, Any]) -> Non
 def test_misdirected_mail_is_not_delivered() -> None:
     watched = Watched()
     offers = {"0>3.points": torch.zeros(1, 1, 8, 8, dtype=torch.uint8), "2>3.points": torch.ones(1, 1, 8, 8, dtype=torch.uint8)}
-    server = watched.federation.start().server.with_groups(offers=offers, reserve={"0": offers["0>3.points"]})
-    delivered = watched.method.route(server, Context(0, 0, "train", 3))
-    assert list(delivered.groups) == ["offer_of_2"]
-    assert watched.method.route(server, Context(0, 0, "offer", 3)) == Payload()
+    server = watched.federation.start().server.with_groups(offers=offers, reserve={"0>.points": offers["0>3.points"]})
+    delivered = watched.method.send_to_client(server, Context(0, 0, "train", 3))
+    assert {group: list(tensors) for group, tensors in delivered.groups.items()} == {"offers": ["2>3.points"]}
+    assert watched.method.send_to_client(server, Context(0, 0, "offer", 3)) == Payload()
 
 
 def test_selection_none_exchanges_nothing_and_needs_no_consent() -> None:
@@ -159,7 +160,7 @@ def test_rounds_of_an_interval_are_one_training() -> None:
     state = watched.run()
     method = watched.method
     assert isinstance(method, Exchange)
-    nets = method.build()
+    nets = method.build_networks()
     means: dict[str, Tensor] = {}
     total = 0.0
     for device, size in enumerate(SIZES):
@@ -234,7 +235,7 @@ def test_reserves_are_pushed_once_and_kept() -> None:
     assert sizes == {device: min(3, size) for device, size in enumerate(SIZES)}
     assert {turn.round for turn in watched.turns if "reserves" in turn.received.groups} == {0}
     for turn in watched.phase("train", 4):
-        assert {int(name) for name in turn.new_local.groups["reserves"]} == RING[turn.client_id]
+        assert set(by_sender(turn.new_local.groups["reserves"])) == RING[turn.client_id]
 
 
 def test_tables_are_made_when_global_networks_come() -> None:
@@ -254,7 +255,7 @@ def test_uniform_pushes_nothing_and_draws_from_all_points() -> None:
         int(row)
         for turn in watched.phase("offer")
         if turn.client_id == 3
-        for row in turn.update.payload.groups["offers"]["4.rows"]
+        for row in turn.update.payload.groups["offers"][">4.rows"]
     }
     assert len(rows) > 4, "more than one draw of 2 points, from more than 6 candidates in the long run"
 
@@ -264,11 +265,11 @@ def test_local_importance_sends_networks_to_neighbors_within_intervals() -> None
     watched.run()
     assert {turn.round for turn in watched.phase("train") if "local_networks" in turn.update.payload.groups} == {0, 2}
     for turn in watched.phase("offer"):
-        names = {int(name.removeprefix("networks_of_")) for name in turn.received.groups if name.startswith("networks_of_")}
+        names = set(by_sender(turn.received.groups.get("networks", {})))
         assert names == (RING[turn.client_id] if turn.round in (1, 3) else set())
     mine = next(turn for turn in watched.phase("train", 0) if turn.client_id == 1)
     theirs = next(turn for turn in watched.phase("offer", 1) if turn.client_id == 2)
-    sent, got = mine.new_local.groups["encoder"], theirs.received.groups["networks_of_1"]
+    sent, got = mine.new_local.groups["encoder"], by_sender(theirs.received.groups["networks"])[1]
     assert all(torch.equal(got[f"encoder/{name}"], sent[name]) for name in sent)
 
 

@@ -46,7 +46,7 @@ def test_anchors_are_of_the_received_model_and_the_plain_samples(monkeypatch: py
     assert isinstance(tiny.method, FeatARC)
     server = tiny.method.init_server(Context(0))
     nets, data = prepare_nets(tiny.method, CPU), tiny.clients.data_of(3, CPU)
-    for name in tiny.method.network_names:
+    for name in tiny.method.shared_networks:
         nets[name].load_state_dict(server.groups[name], strict=False)
     with torch.no_grad():
         expected = nets.eval()["projector"](nets["encoder"](data.batch(torch.arange(len(data)))))

@@ -53,7 +53,7 @@ def test_representations_are_those_of_the_trained_model() -> None:
     server = method.init_server(Context(0))
     ctx = Context(0, 0, "train", 1)
     data = tiny_clients(labels=False).data_of(1, CPU)
-    nets = method.build()
+    nets = method.build_networks()
     update, _ = method.client_step(nets, method.broadcast(server, ctx), Payload(), data, ctx)
     order = torch.randperm(len(data), generator=ctx.rng("dictionary"))
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_representations_are_those_of_the_trained_model() -> None:
 
 def test_loss_with_a_dictionary_and_alignment() -> None:
     method = make(alignment_weight=0.5)
-    nets = method.build()
+    nets = method.build_networks()
     generator = torch.Generator().manual_seed(0)
     x, negatives = torch.rand(5, 1, 8, 8, generator=generator), torch.randn(7, 16, generator=generator)
     samples = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8, generator=generator)

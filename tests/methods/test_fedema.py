@@ -24,7 +24,7 @@ def make(**options: Any) -> FedEMA:
 def step(method: FedEMA, server: Payload, local: Payload) -> tuple[Update, Payload]:
     ctx = Context(0, 0, "train", 3)
     data = tiny_clients(labels=False).data_of(3, CPU)
-    return method.client_step(method.build(), method.broadcast(server, ctx), local, data, ctx)
+    return method.client_step(method.build_networks(), method.broadcast(server, ctx), local, data, ctx)
 
 
 def moved(server: Payload, by: float) -> Payload:

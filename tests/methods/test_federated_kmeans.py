@@ -63,7 +63,9 @@ def test_only_centroids_and_counts_leave_a_client() -> None:
     for phase, group, names in ((SEED, "seeds", {"centroids", "counts"}), (ASSIGN, "totals", {"sums", "counts"})):
         ctx = Context(0, 1, phase, 3)
         received = method.broadcast(server, ctx)
-        update, local = method.client_step(method.build(), received, Payload(), tiny_clients(False).data_of(3, CPU), ctx)
+        update, local = method.client_step(
+            method.build_networks(), received, Payload(), tiny_clients(False).data_of(3, CPU), ctx
+        )
         assert {group: names} == {name: set(tensors) for name, tensors in update.payload.groups.items()}
         assert not local.groups
 
@@ -74,12 +76,12 @@ def test_no_cluster_of_fewer_samples_than_the_config_says_is_shown() -> None:
     for client_id, num_samples in ((3, 12), (4, 4), (2, 1)):
         data = tiny_clients(labels=False).data_of(client_id, CPU)
         ctx = Context(0, 1, ASSIGN, client_id)
-        update, _ = method.client_step(method.build(), method.broadcast(server, ctx), Payload(), data, ctx)
+        update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
         counts = (update.payload.groups["totals"]["counts"] * num_samples).round()
         assert bool(((counts == 0) | (counts >= 4)).all())
         assert bool((update.payload.groups["totals"]["sums"][counts == 0] == 0).all())
         ctx = Context(0, 0, SEED, client_id)
-        update, _ = method.client_step(method.build(), method.broadcast(server, ctx), Payload(), data, ctx)
+        update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
         shown = update.payload.groups.get("seeds", {"counts": torch.empty(0)})["counts"]
         assert bool((shown >= 4).all())
     assert "seeds" not in update.payload.groups
@@ -109,11 +111,11 @@ def test_fewer_clusters_than_asked_for_are_noted() -> None:
 def test_assigner_picks_the_nearest_centroid() -> None:
     tiny = TinyFederation("federated-kmeans")
     server = tiny.run().server
-    assigner = tiny.method.assigner(server)
-    assert assigner is not None
+    cluster_model = tiny.method.cluster_model(server)
+    assert cluster_model is not None
     x = tiny.clients.samples.float() / 255
     distances = torch.cdist(x.flatten(1), server.groups["centroids"]["centroids"])
-    assert torch.equal(assigner(x).argmax(dim=1), distances.argmin(dim=1))
+    assert torch.equal(cluster_model(x).argmax(dim=1), distances.argmin(dim=1))
 
 
 def test_features_of_a_finished_encoder(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_what_each_stage_shares(aggregate_target: bool) -> None:
     data = tiny_clients(labels=False).data_of(3, CPU)
     for phase, names in ((REPRESENT, {"encoder", "instance_head"}), (CLUSTER, {"cluster_head"})):
         ctx = Context(0, 0, phase, 3)
-        update, _ = method.client_step(method.build(), method.broadcast(server, ctx), Payload(), data, ctx)
+        update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
         targets = {f"target_{name}" for name in names} if aggregate_target else set()
         assert set(update.payload.groups) == names | targets
         for name in names:
@@ -108,7 +108,7 @@ def test_stage_2_leaves_the_encoder_alone_even_its_batch_statistics() -> None:
 
 def test_losses_of_both_stages() -> None:
     method = make()
-    nets, other = method.build(), method.build()
+    nets, other = method.build_networks(), method.build_networks()
     for name in ("encoder", "instance_head", "cluster_head"):
         nets[f"target_{name}"].load_state_dict(other[name].state_dict())
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -129,7 +129,7 @@ def test_targets_restart_from_what_was_received() -> None:
     """With a momentum of 1 a target stays where it starts."""
     method = make(ema=1.0)
     server = method.init_server(Context(0))
-    nets = method.build()
+    nets = method.build_networks()
     with torch.no_grad():
         for parameter in nets.parameters():
             parameter.fill_(7)
@@ -142,11 +142,11 @@ def test_targets_restart_from_what_was_received() -> None:
 
 def test_there_are_clusters_only_after_a_round_of_stage_2() -> None:
     tiny = TinyFederation("fedmcc")
-    assert tiny.method.assigner(tiny.run(until=2).server) is None
-    assigner = tiny.method.assigner(TinyFederation("fedmcc").run().server)
-    assert assigner is not None
-    assert not assigner.training
-    assert assigner(torch.rand(4, 1, 8, 8)).shape == (4, 3)
+    assert tiny.method.cluster_model(tiny.run(until=2).server) is None
+    cluster_model = tiny.method.cluster_model(TinyFederation("fedmcc").run().server)
+    assert cluster_model is not None
+    assert not cluster_model.training
+    assert cluster_model(torch.rand(4, 1, 8, 8)).shape == (4, 3)
 
 
 def test_stage_2_alone_on_a_finished_encoder(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_stage_2_alone_on_a_finished_encoder(tmp_path: Path) -> None:
 def test_the_target_of_stage_2_may_have_a_momentum_of_its_own(options: dict[str, Any], expected: float) -> None:
     method = make(ema=0.75, **options)
     for phase, step in ((REPRESENT, 0.25), (CLUSTER, expected)):
-        nets = method.build()
+        nets = method.build_networks()
         name = "instance_head" if phase == REPRESENT else "cluster_head"
         with torch.no_grad():
             for parameter in nets[name].parameters():
@@ -193,7 +193,7 @@ def test_clusters_may_start_from_federated_kmeans() -> None:
 
 def seeds_of(method: FedMCC, server: Payload) -> Aggregate:
     clients = tiny_clients(labels=False)
-    nets, sent = method.build(), []
+    nets, sent = method.build_networks(), []
     for client_id in range(len(clients)):
         ctx = Context(0, 1, SEED, client_id)
         received = method.broadcast(server, ctx)
@@ -220,7 +220,7 @@ def test_the_seeded_head_assigns_to_the_nearest_merged_centroid(aggregate_target
     server = method.init_server(Context(0))
     aggregate = seeds_of(method, server)
     after = method.server_step(server, aggregate, Context(0, 1, SEED))
-    head = method.build()["cluster_head"]
+    head = method.build_networks()["cluster_head"]
     head.load_state_dict(dict(after.groups["cluster_head"]))
     own = torch.cat([tensors["centroids"] for _, tensors in aggregate.stacks["seeds"]])
     sizes = torch.cat([tensors["counts"] for _, tensors in aggregate.stacks["seeds"]])
@@ -228,7 +228,7 @@ def test_the_seeded_head_assigns_to_the_nearest_merged_centroid(aggregate_target
     with torch.no_grad():
         assert torch.equal(head(own).argmax(dim=1), torch.cdist(own, merged).argmin(dim=1))
     assert ("target_cluster_head" in after.groups) == aggregate_target
-    assert method.notes(server, after) == []
+    assert method.round_notes(server, after) == []
 
 
 def test_too_few_seeds_leave_the_head_as_it_was_and_are_noted() -> None:
@@ -237,7 +237,7 @@ def test_too_few_seeds_leave_the_head_as_it_was_and_are_noted() -> None:
     after = method.server_step(server, seeds_of(method, server), Context(0, 1, SEED))
     for name, tensor in after.groups["cluster_head"].items():
         assert torch.equal(tensor, server.groups["cluster_head"][name])
-    assert "of 40 clusters, so the cluster head starts at random" in method.notes(server, after)[0]
+    assert "of 40 clusters, so the cluster head starts at random" in method.round_notes(server, after)[0]
     assert method.server_step(server, Aggregate(), Context(0, 1, SEED)).scalars["num_seeded"] == 0
 
 

@@ -23,7 +23,7 @@ def make(**options: Any) -> FedU:
 def step(method: FedU, server: Payload, local: Payload, client_id: int = 3) -> tuple[Update, Payload]:
     ctx = Context(0, 0, "train", client_id)
     data = tiny_clients(labels=False).data_of(client_id, CPU)
-    return method.client_step(method.build(), method.broadcast(server, ctx), local, data, ctx)
+    return method.client_step(method.build_networks(), method.broadcast(server, ctx), local, data, ctx)
 
 
 def same(first: Tensors, second: Tensors) -> bool:

@@ -36,7 +36,7 @@ def gradients(method: LocalTraining, nets: nn.ModuleDict, num_rows: int | None) 
 @pytest.mark.parametrize("name", CONTRASTIVE)
 def test_micro_batches_give_the_gradient_of_the_whole_batch(name: str) -> None:
     method = make(name)
-    nets = method.build().double()
+    nets = method.build_networks().double()
     whole = gradients(method, nets, None)
     assert whole
     parts = gradients(method, nets, 3)
@@ -79,7 +79,7 @@ def own_backbone(feature_dim: int = 3) -> nn.Module:
 def test_a_backbone_of_ones_own_with_batch_norm_is_refused_before_a_run() -> None:
     over = {"training": {"micro_batch": 4}, "model": {"backbone": f"{__name__}:own_backbone"}}
     with pytest.raises(UserError, match="BatchNorm"):
-        make("simclr", over).build()
+        make("simclr", over).build_networks()
 
 
 def test_frozen_networks_stay_as_they_are_and_in_eval_mode() -> None:
@@ -122,6 +122,6 @@ def test_small_batches_are_skipped_and_counted() -> None:
         TrainingConfig(batch_size=8),
         Context(0),
         learning_rate=0.1,
-        min_batch=2,
+        min_batch_size=2,
     )
     assert metrics == {"loss": 8.0, "skipped_batches": 1.0}

@@ -26,8 +26,8 @@ def batch() -> Batch:
 def test_loss_is_equation_6_but_for_the_sign_of_the_entropies() -> None:
     """Targets that differ from the online networks, in the formula as it is printed; entropies of the online ones only."""
     method = make(contrast="paper")
-    nets = method.build()
-    other = method.build()
+    nets = method.build_networks()
+    other = method.build_networks()
     for name in ONLINE:
         copy_weights(other[name], nets[f"target_{name}"])
     terms = method.loss(nets, batch(), torch.Generator().manual_seed(2))
@@ -52,14 +52,14 @@ def test_with_a_target_that_equals_the_online_networks_it_is_contrastive_cluster
     method = make()
     cc = tiny_method(tiny_config("cc"))
     assert isinstance(cc, CC)
-    nets = method.build()
+    nets = method.build_networks()
     terms, expected = (m.loss(nets, batch(), torch.Generator().manual_seed(2)) for m in (method, cc))
     torch.testing.assert_close(terms["loss"], expected["loss"])
 
 
 def test_no_gradient_reaches_the_target() -> None:
     method = make()
-    nets = method.build()
+    nets = method.build_networks()
     method.loss(nets, batch(), torch.Generator().manual_seed(2))["loss"].backward()
     for name, parameter in nets.named_parameters():
         assert (parameter.grad is None) == name.startswith("target_"), name
@@ -67,7 +67,7 @@ def test_no_gradient_reaches_the_target() -> None:
 
 def test_targets_follow_the_online_networks() -> None:
     method = make(ema=0.75)
-    nets = method.build()
+    nets = method.build_networks()
     with torch.no_grad():
         for name in ONLINE:
             for parameter in nets[name].parameters():

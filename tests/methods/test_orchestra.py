@@ -11,7 +11,7 @@ from unisono.clustering.equal_size import equal_size_clustering
 from unisono.clustering.private import Noise, private_centroids
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.core.payload import Aggregate, Payload, Reveals, Update
 from unisono.core.wire import to_bytes
 from unisono.federation.whitelist import ConsentConfig, check_consent
@@ -74,7 +74,7 @@ def test_loss_against_a_naive_reference() -> None:
 
 def test_round_zero_clusters_everyone_without_training() -> None:
     method = make()
-    assert [(phase.name, phase.everyone) for phase in method.phases(0, Payload())] == [("cluster", True), ("train", False)]
+    assert [(phase.name, phase.all_clients) for phase in method.phases(0, Payload())] == [("cluster", True), ("train", False)]
     assert [phase.name for phase in method.phases(1, with_centroids(method))] == ["train"]
     sent = step(method, 0, "cluster", method.init_server(Context(0)))
     assert set(sent.groups) == {"local_centroids"}
@@ -132,15 +132,15 @@ def test_server_lowers_the_number_of_clusters_when_few_centroids_arrive() -> Non
 def test_assigner_picks_the_nearest_global_centroid() -> None:
     tiny = TinyFederation("orchestra", over={"method": {"num_global_clusters": 3}})
     server = tiny.run().server
-    assigner = tiny.method.assigner(server)
-    assert assigner is not None
+    cluster_model = tiny.method.cluster_model(server)
+    assert cluster_model is not None
     x = tiny.clients.samples[:7].float() / 255
-    nets = tiny.method.build()
+    nets = tiny.method.build_networks()
     for name in ("encoder", "projector"):
         nets[name].load_state_dict(server.groups["target_" + name], strict=False)
     z = F.normalize(nets["projector"](nets["encoder"](x)), dim=1)
     distance = torch.cdist(z, server.groups["centroids"]["centroids"])
-    assert assigner(x).argmax(1).tolist() == distance.argmin(1).tolist()
+    assert cluster_model(x).argmax(1).tolist() == distance.argmin(1).tolist()
 
 
 def test_target_restarts_from_the_online_networks_when_it_is_not_averaged() -> None:
@@ -185,7 +185,7 @@ def test_batch_norm_in_the_projector_spreads_the_first_representations() -> None
         method = tiny_method(tiny_config("orchestra", {"method": {"projector_norm": norm, "projection_dim": 64}}))
         assert isinstance(method, Orchestra)
         with torch.no_grad():
-            z = method._represent(build_seeded(method.build, 0), x)
+            z = method._represent(build_seeded(method.build_networks, 0), x)
         return float((z @ z.T).mean())
 
     assert mean_cosine("batch") < 0.5
@@ -199,9 +199,9 @@ def test_micro_batches_need_a_projector_without_batch_norm() -> None:
 
 
 def test_series_need_degeneracy_weight_zero() -> None:
-    setting = Setting((3, 100), (0.0,), (1.0,), None, 4, 1)
+    info = RunInfo((3, 100), (0.0,), (1.0,), None, 4, 1)
     with pytest.raises(UserError, match="degeneracy_weight must be 0"):
-        Orchestra(OrchestraConfig(), setting)
+        Orchestra(OrchestraConfig(), info)
 
 
 # --- what is released, and what is promised about it
@@ -220,7 +220,7 @@ def test_clients_tell_the_smallest_cluster_behind_a_centroid(client_id: int, sma
     for phase in ("cluster", "train"):
         assert answer(method, client_id, phase, with_centroids(method)).metrics["smallest_cluster"] == smallest
     assert "smallest_cluster" not in answer(method, 2, "train", with_centroids(method)).metrics
-    assert isinstance(method.guarantee, KAnonymity)
+    assert isinstance(method.release_guarantee(), KAnonymity)
 
 
 def test_private_centroids_see_every_sample_by_itself_through_the_received_target() -> None:
@@ -234,7 +234,7 @@ def test_private_centroids_see_every_sample_by_itself_through_the_received_targe
     data = tiny_clients(labels=False).data_of(3, CPU)
     alone = [nets["target_projector"](nets["target_encoder"](data.batch(torch.tensor([i])))) for i in range(len(data))]
     points = F.normalize(torch.cat(alone).detach(), dim=1)
-    budget = method.guarantee
+    budget = method.release_guarantee()
     assert isinstance(budget, LocalDp)
     assert budget.num_levels == 2, "L = 2 means at least 4 leaves"
     noise = Noise(budget.count_epsilon, budget.sum_deviation)
@@ -266,10 +266,10 @@ def test_local_dp_runs_with_the_same_bits_and_clients_of_one_sample(over: dict[s
 
 def test_noise_above_the_signal_is_told_before_the_run() -> None:
     method = make(privacy="local-dp", epsilon=1.0)
-    (sentence,) = method.forewarnings([10, 10, 10])
+    (sentence,) = method.preflight_warnings([10, 10, 10])
     assert "for a client of 10 samples" in sentence
-    assert method.forewarnings([100_000] * 3) == ()
-    assert make().forewarnings([1, 1]) == ()
+    assert method.preflight_warnings([100_000] * 3) == ()
+    assert make().preflight_warnings([1, 1]) == ()
 
 
 def test_representations_are_declared_as_such_and_need_consent() -> None:
@@ -300,9 +300,9 @@ def test_the_idealised_server_clusters_all_representations() -> None:
 def test_fewer_global_clusters_are_told_once() -> None:
     method = make()
     before, after = Payload(), Payload(scalars={"num_global_clusters": 3})
-    assert method.notes(before, after) == ("3 global clusters instead of 4: no more centroids arrived",)
-    assert method.notes(after, after) == ()
-    assert method.notes(before, Payload(scalars={"num_global_clusters": 4})) == ()
+    assert method.round_notes(before, after) == ("3 global clusters instead of 4: no more centroids arrived",)
+    assert method.round_notes(after, after) == ()
+    assert method.round_notes(before, Payload(scalars={"num_global_clusters": 4})) == ()
 
 
 class OneHot(torch.nn.Module):
@@ -332,6 +332,6 @@ def test_consistency_on_a_constructed_case(monkeypatch: pytest.MonkeyPatch) -> N
         return samples
 
     ctx = Context(0)
-    assert method.consistency(Payload(), [client(0), client(1), client(2), client(3)], ctx) == 1.0
-    assert method.consistency(Payload(), [client(0, 1, 2, 3)] * 4, ctx) == 0.25
-    assert method.consistency(Payload(), [client(0)[:1]], ctx) == 1.0
+    assert method.cluster_consistency(Payload(), [client(0), client(1), client(2), client(3)], ctx) == 1.0
+    assert method.cluster_consistency(Payload(), [client(0, 1, 2, 3)] * 4, ctx) == 0.25
+    assert method.cluster_consistency(Payload(), [client(0)[:1]], ctx) == 1.0

@@ -21,7 +21,7 @@ def test_everything_stays_on_the_device(name: str, monkeypatch: pytest.MonkeyPat
     if not isinstance(method, LocalTraining):
         pytest.skip("trains no networks")
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # knows no such device
-    nets = method.build().to("meta")
+    nets = method.build_networks().to("meta")
     x = torch.rand(4, *INPUT_SHAPE, device="meta")
     labels = torch.zeros(4, dtype=torch.long, device="meta") % NUM_CLASSES
     terms = method.loss(nets, Batch(x, torch.arange(4), labels), torch.Generator())

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from unisono.clustering.importance import log_importance, macro_probabilities, mean_losses
 from unisono.clustering.kmeans import kmeans
+from unisono.core.addressing import parse
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.payload import Payload
@@ -61,35 +62,35 @@ def test_reserve_of_a_small_device_is_all_it_has(reserve: str) -> None:
     assert sorted(choose_reserve(config, DATA, rng()).tolist()) == list(range(40))
 
 
-def look(config: SelectionConfig, reserves: dict[str, Tensor]) -> tuple[dict[str, Tensor], Embedder]:
+def look(config: SelectionConfig, reserves: dict[int, Tensor]) -> tuple[dict[str, Tensor], Embedder]:
     embed = Embedder()
     return look_at_candidates(config, embed, embed.pair, NETWORKS, reserves, DATA, Context(0, 3, "offer", 5)), embed
 
 
 def test_candidates_are_embedded_once_for_all_neighbors() -> None:
     config = SelectionConfig(num_candidates=15)
-    table, embed = look(config, {"1": SAMPLES[:4], "2": SAMPLES[50:56]})
+    table, embed = look(config, {1: SAMPLES[:4], 2: SAMPLES[50:56]})
     assert embed.num_samples == 15 + 2 * 4 + 2 * 6
     assert len(table["positions"].unique()) == 15
     assert int(table["positions"].max()) < len(DATA)
-    assert {name.partition(".")[0] for name in table} == {"positions", "1", "2"}
+    assert {parse(name).receiver for name in table} == {None, 1, 2}
 
 
 def test_table_is_that_of_the_formulas() -> None:
     config = SelectionConfig(num_candidates=15, num_clusters=3, margin=0.7)
-    table, embed = look(config, {"1": SAMPLES[:8]})
+    table, embed = look(config, {1: SAMPLES[:8]})
     candidates = embed(NETWORKS, SAMPLES[10 + table["positions"]])
     anchors, positives = embed.pair(NETWORKS, SAMPLES[:8])
     clusters = kmeans(torch.cat([candidates, anchors]), 3, Context(0, 3, "offer", 5).rng("clusters for 1")).assignment
-    assert torch.equal(table["1.clusters"], clusters[:15])
-    assert torch.equal(table["1.macro"], macro_probabilities(clusters[:15], clusters[15:], 3))
-    torch.testing.assert_close(table["1.losses"], mean_losses(anchors, positives, candidates, 0.7))
+    assert torch.equal(table[">1.clusters"], clusters[:15])
+    assert torch.equal(table[">1.macro"], macro_probabilities(clusters[:15], clusters[15:], 3))
+    torch.testing.assert_close(table[">1.losses"], mean_losses(anchors, positives, candidates, 0.7))
 
 
 def test_draws_follow_the_importance() -> None:
     config = SelectionConfig(num_candidates=15, num_clusters=2, points_per_pull=1, importance_temperature=(1.0, 3.0))
-    table, _ = look(config, {"1": SAMPLES[:8]})
-    expected = log_importance(table["1.losses"], table["1.clusters"], table["1.macro"], 1.0 + 2.0 * 0.25).exp()
+    table, _ = look(config, {1: SAMPLES[:8]})
+    expected = log_importance(table[">1.losses"], table[">1.clusters"], table[">1.macro"], 1.0 + 2.0 * 0.25).exp()
     num_draws = 3000
     drawn = torch.cat([draw_for(config, table, 1, None, 0.25, rng(seed)) for seed in range(num_draws)])
     frequency = torch.bincount(drawn, minlength=len(DATA))[table["positions"]] / num_draws
@@ -108,7 +109,7 @@ def test_draws_for_an_unknown_neighbor_are_uniform_and_not_repeated() -> None:
 
 def test_losses_of_the_receiver_replace_those_of_the_table() -> None:
     config = SelectionConfig(num_candidates=15, points_per_pull=1, num_clusters=1, importance_temperature=(50.0, 50.0))
-    table, embed = look(config, {"1": SAMPLES[:8]})
+    table, embed = look(config, {1: SAMPLES[:8]})
     losses = torch.zeros(15)
     losses[4] = 1.0
     assert draw_for(config, table, 1, losses, 0.0, rng()).tolist() == [int(table["positions"][4])]
@@ -116,4 +117,4 @@ def test_losses_of_the_receiver_replace_those_of_the_table() -> None:
     candidates = SAMPLES[10 + table["positions"]]
     found = receivers_losses(config, embed, embed.pair, theirs, SAMPLES[:8], candidates)
     torch.testing.assert_close(found, mean_losses(*embed.pair(theirs, SAMPLES[:8]), embed(theirs, candidates), config.margin))
-    assert not torch.allclose(found, table["1.losses"])
+    assert not torch.allclose(found, table[">1.losses"])

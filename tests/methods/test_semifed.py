@@ -59,7 +59,7 @@ def test_the_received_model_guesses_once_at_the_start_of_the_round(monkeypatch: 
     assert isinstance(tiny.method, SemiFed)
     server = tiny.method.init_server(Context(0))
     nets, data = prepare_nets(tiny.method, CPU), tiny.clients.data_of(0, CPU)
-    for name in tiny.method.network_names:
+    for name in tiny.method.shared_networks:
         nets[name].load_state_dict(server.groups[name], strict=False)
     expected = nets.eval()["label_head"](nets["encoder"](data.batch(torch.arange(len(data))))).argmax(dim=1)
     seen = []

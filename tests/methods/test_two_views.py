@@ -78,7 +78,7 @@ def test_the_sum_of_algorithm_2(method: str, uv_labelled: bool) -> None:
         expected = expected - 0.7 * 2 * (row[3] - row.logsumexp(dim=0)) / len(z)
     for label in range(NUM_CLASSES):
         members = LABELS.eq(label)
-        if int(members.sum()) >= tiny.method.min_batch:  # type: ignore[attr-defined]
+        if int(members.sum()) >= tiny.method.min_batch_size:  # type: ignore[attr-defined]
             expected = expected + 0.3 * own_loss(method, nets, h[members], h[members])
     logits = nets["label_head"](h)
     known = [row for row in range(len(LABELS)) if LABELS[row] >= 0]
@@ -118,7 +118,7 @@ def test_simclr_uses_the_loss_it_is_told(loss: str, reference: Any) -> None:
 def test_a_method_that_is_given_labels_but_needs_none_ignores_them(method: str) -> None:
     tiny = semi_supervised(method, {"label_weight": 0.0})
     assert not tiny.method.needs_labels
-    assert "label_head" not in tiny.method.build()
+    assert "label_head" not in tiny.method.build_networks()
     nets, x = ready(tiny), torch.rand(len(LABELS), 1, 8, 8)
     assert torch.equal(terms_of(tiny, nets, x, LABELS)["loss"], terms_of(tiny, nets, x, None)["loss"])
 
@@ -136,10 +136,10 @@ def test_semi_supervised_runs_are_reproducible_and_use_their_labels(method: str)
 def test_the_papers_heads() -> None:
     """Louizos et al., A: h to 2048 to 128 without norm; SimSiam's with GroupNorm, and its predictor 128 to 2048 to 128."""
     heads = {"projection_dim": 128, "hidden_dim": 2048}
-    simclr = TinyFederation("simclr", over={"method": {**heads, "projector_norm": False}}).method.build()["projector"]
+    simclr = TinyFederation("simclr", over={"method": {**heads, "projector_norm": False}}).method.build_networks()["projector"]
     assert [type(layer).__name__ for layer in simclr] == ["Linear", "ReLU", "Linear"]  # type: ignore[arg-type]
     over = {"method": {**heads, "projector": "two-layer", "bottleneck_dim": 2048}}
-    simsiam = TinyFederation("simsiam", over=over).method.build()
+    simsiam = TinyFederation("simsiam", over=over).method.build_networks()
     for name in ("projector", "predictor"):
         assert [type(layer).__name__ for layer in simsiam[name]] == ["Linear", "GroupNorm", "ReLU", "Linear"]  # type: ignore[arg-type]
     assert simsiam["predictor"][0].weight.shape == (2048, 128)  # type: ignore[index]

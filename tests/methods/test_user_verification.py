@@ -97,7 +97,7 @@ def test_training_on_it_makes_a_client_recognisable() -> None:
 def test_without_weight_there_is_nothing_of_it(method: str) -> None:
     tiny = TinyFederation(method)
     assert VECTORS not in tiny.method.shares
-    assert VECTORS not in tiny.method.build()
+    assert VECTORS not in tiny.method.build_networks()
     server = tiny.method.init_server(Context(0))
     assert not {VECTORS, "client_projector"} & server.groups.keys()
     assert not {VECTORS, "client_projector"} & tiny.method.broadcast(server, Context(0)).groups.keys()
@@ -207,7 +207,7 @@ def test_information_is_that_of_the_received_networks_on_the_first_batch() -> No
     server = tiny.method.init_server(Context(0))
     metrics = client_update(tiny, 3, server)[0].metrics
     nets = prepare_nets(tiny.method, CPU)
-    for name in tiny.method.network_names:  # type: ignore[attr-defined]
+    for name in tiny.method.shared_networks:  # type: ignore[attr-defined]
         nets[name].load_state_dict(server.groups[name], strict=False)
     ctx, data = Context(0, 0, "train", 3), tiny.clients.data_of(3, CPU)
     batch = next(batches(data, tiny.config.training, ctx.rng("order")))

@@ -35,7 +35,7 @@ def test_every_round_logs_what_the_method_says_of_all_samples() -> None:
     tiny.run(until=2, observers=[Consistency(tiny.method, tiny.clients, 0), keeper])
     samples = list(tiny.clients.samples.split([9, 7, 1, 12, 4, 2]))
     for record, state in zip(keeper.records, keeper.servers, strict=True):
-        expected = tiny.method.consistency(state.server, samples, Context(0, record.round, "consistency"))
+        expected = tiny.method.cluster_consistency(state.server, samples, Context(0, record.round, "consistency"))
         assert record.metrics["consistency"] == expected
         assert 0 < expected <= 1
 

@@ -11,7 +11,7 @@ import pytest
 
 import unisono.core
 from unisono.core.errors import UserError
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.runs.directory import REPRODUCIBLE_LOGS, RunDirectory
 
 HOLDER = """
@@ -131,19 +131,19 @@ def test_unlocking_counts_although_a_forked_worker_lives(directory: RunDirectory
 
 
 def test_settings_come_back(directory: RunDirectory) -> None:
-    setting = Setting((3, 32, 32), (0.1, 0.2, 0.3), (0.25,) * 3, None, 10, 5)
-    directory.save_setting(setting)
-    assert Setting(**RunDirectory.open(directory.path).load_setting()) == setting
+    info = RunInfo((3, 32, 32), (0.1, 0.2, 0.3), (0.25,) * 3, None, 10, 5)
+    directory.save_run_info(info)
+    assert RunInfo(**RunDirectory.open(directory.path).load_run_info()) == info
 
 
 def test_damaged_json_is_explained(directory: RunDirectory) -> None:
-    with pytest.raises(UserError, match=r"setting\.json is missing or damaged"):
-        directory.load_setting()
-    directory.write_json("setting.json", {"a": 1})
-    assert directory.read_json("setting.json") == {"a": 1}
-    (directory.path / "setting.json").write_text('{"a": ')
-    with pytest.raises(UserError, match=r"setting\.json is missing or damaged"):
-        directory.read_json("setting.json")
+    with pytest.raises(UserError, match=r"run_info\.json is missing or damaged"):
+        directory.load_run_info()
+    directory.write_json("run_info.json", {"a": 1})
+    assert directory.read_json("run_info.json") == {"a": 1}
+    (directory.path / "run_info.json").write_text('{"a": ')
+    with pytest.raises(UserError, match=r"run_info\.json is missing or damaged"):
+        directory.read_json("run_info.json")
 
 
 def test_logs_are_cut_to_where_a_checkpoint_saw_them(directory: RunDirectory) -> None:

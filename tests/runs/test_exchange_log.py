@@ -133,4 +133,4 @@ def test_refused_before_anything_is_written(tmp_path: Path, setting: str, messag
 def test_model_card_says_whether_samples_moved(run: unisono.LoadedRun, share_data: bool, sentence: str) -> None:
     tree = run.config.as_tree()
     tree["consent"] = {"share_data": share_data}
-    assert sentence in model_card(tree, run.directory.load_setting(), [])
+    assert sentence in model_card(tree, run.directory.load_run_info(), [])

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from unisono.core.method import Guarantee
 from unisono.core.payload import Payload, Reduce, Reveals, Share
 from unisono.federation.rounds import RoundRecord, State
 from unisono.federation.worker import Report
-from unisono.privacy.guarantee import Guarantee, KAnonymity
+from unisono.privacy.guarantee import KAnonymity
 from unisono.privacy.local_dp import LocalDp
 from unisono.runs.directory import RunDirectory
 from unisono.runs.privacy_report import PrivacyReport

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unisono.config import Config
-from unisono.core.method import Setting, methods
+from unisono.core.method import RunInfo, methods
 from unisono.models.backbones import backbones
 from unisono.models.nets import build_seeded
 from unisono.studies.figure import paper_value
@@ -93,7 +93,7 @@ def test_methods_of_the_small_scale_can_be_built(name: str, scale: str) -> None:
         config = cell.config()
         key = (config.method_name, str(config.method), str(config.model))
         if key not in built and config.model.pretrained is None:
-            build_seeded(_method(config).build, 0)
+            build_seeded(_method(config).build_networks, 0)
         built.add(key)
 
 
@@ -110,8 +110,8 @@ def test_the_papers_numbers_can_be_read(name: str) -> None:
 
 
 def _method(config: Config) -> object:
-    setting = Setting(INPUT_SHAPE, (0.5,), (0.25,), 10, 10, config.federation.rounds, config.method_sections)
-    return methods[config.method_name](config.method, setting)
+    info = RunInfo(INPUT_SHAPE, (0.5,), (0.25,), 10, 10, config.federation.rounds, config.method_sections)
+    return methods[config.method_name](config.method, info)
 
 
 def _probes(config: Config) -> tuple[str, ...]:

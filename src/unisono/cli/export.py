@@ -36,7 +36,7 @@ def export(
         raise UserError(f"--format must be one of {', '.join(SUFFIXES)}, got {format!r}.")
     loaded = load(run)
     path = output or loaded.directory.model / f"encoder{SUFFIXES[format]}"
-    export_encoder(loaded.encoder, loaded.method.setting.input_shape, format, path)
+    export_encoder(loaded.encoder, loaded.method.info.input_shape, format, path)
     card = path.with_suffix(".md")
-    write_atomically(card, model_card(loaded.config.as_tree(), loaded.directory.load_setting(), loaded.metrics).encode())
+    write_atomically(card, model_card(loaded.config.as_tree(), loaded.directory.load_run_info(), loaded.metrics).encode())
     make_console().print(f"{path}\n{card}", soft_wrap=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
 
-from torch import nn
+from torch import Tensor, nn
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
+from unisono.core.errors import UserError
 from unisono.core.payload import Aggregate, Payload, Share, Update
 from unisono.core.registry import Registry
 
 S = TypeVar("S", bound=Section)
+C = TypeVarWithDefault("C", bound=Section, default=Any)
+"""The class of a method's own config table."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +28,16 @@ class Phase:
 
     Args:
         name: the method's own word for it.
-        everyone: ask every reachable client, not only the round's cohort.
+        all_clients: ask every reachable client, not only the round's cohort.
     """
 
     name: str
-    everyone: bool = False
+    all_clients: bool = False
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a method is told about the run it is part of.
+class RunInfo:
+    """Facts about the run that a method is part of.
 
     Args:
         input_shape: shape of one sample, (channels, height, width) or (channels, length).
@@ -54,64 +58,111 @@ class Setting:
     sections: Sequence[Section] = field(default_factory=tuple)
 
     def section(self, kind: type[S]) -> S:
-        """The config table of this class, with its defaults where the run has none."""
+        """Return the config table of this class, with its defaults where the run has none."""
         return next((section for section in self.sections if isinstance(section, kind)), None) or kind()
 
 
-class Method(ABC):
-    """A federated learning method. It holds frozen config only; all state goes in and comes out.
+class ClientGraph(Protocol):
+    """The clients that send each other data."""
 
-    A method runs unchanged in the embedded engine, in a simulation on a cluster, and on a real federation, so what
-    ``client_step`` reads has crossed the wire in ``received`` or lives in that client's own ``local``.
+    def neighbors(self, client: int) -> Sequence[int]:
+        """Return those linked to a client, ascending."""
+
+
+class Guarantee(Protocol):
+    """A promise about the statistics that clients release, and what is left of it after some releases."""
+
+    @property
+    def noise_is_repeatable(self) -> bool:
+        """Whether the server could draw the same noise and subtract it; clients of a real federation refuse that."""
+
+    def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
+        """Return what the log and the report state.
+
+        Args:
+            releases: how often each client has released statistics so far.
+            smallest: fewest samples behind any released centroid so far, where clients tell.
+        """
+
+    def by_client(self, releases: Mapping[int, int]) -> Mapping[int, float]:
+        """Return the epsilon of every client that has released anything; nothing where the promise has no epsilon."""
+
+    def statement(self, releases: Mapping[int, int], smallest: int | None) -> str:
+        """Return the promise in words."""
+
+
+class Method(ABC, Generic[C]):
+    """A federated learning method: what clients compute, what leaves them, and how the server combines it.
+
+    Methods are stateless: all state is in payloads, so one object runs in worker processes, in a simulation and on a real
+    federation. ``self.config`` (an instance of ``Config``) and ``self.info`` are set before ``setup`` runs.
 
     Args:
         config: the method's own table, an instance of ``Config``.
-        setting: the run around it.
+        info: facts about the run: shapes, number of clients, rounds.
     """
 
     Config: ClassVar[type[Section]] = Section
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """What this method wants in other tables where the user says nothing, such as ``{"views": {"preset": "byol"}}``."""
+    """Defaults that this method sets in other config tables, such as ``{"views": {"preset": "byol"}}``."""
     needs_labels: bool = False
     """Whether clients hand their (visible) labels to ``client_step``; a method may decide it by its config."""
+    name: ClassVar[str] = "method"
+    """The name that it is registered under, else that of its class; messages use it."""
 
-    def __init__(self, config: Section, setting: Setting) -> None:
-        self.setting = setting
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = cls.__name__
+        if "__init__" in cls.__dict__:
+            raise UserError(
+                f"{cls.__name__} must not define __init__, which keeps config and info for every method: write setup(self), "
+                "which reads self.config and self.info."
+            )
+
+    @final
+    def __init__(self, config: C, info: RunInfo) -> None:
+        self.config = config
+        self.info = info
+        self.setup()
+
+    def setup(self) -> None:
+        """Check options against ``self.info``, derive constants. Raise UserError to refuse the run before it starts."""
+        return
+
+    @final
+    @classmethod
+    def overrides(cls, hook: str) -> bool:
+        """Return whether an optional hook is implemented."""
+        return getattr(cls, hook) is not getattr(Method, hook)
+
+    # --- required
 
     @property
     @abstractmethod
     def shares(self) -> Mapping[str, Share]:
-        """What may leave a client, by group; the engine refuses anything else."""
+        """The tensor groups that may leave a client. Anything else is refused on the client."""
 
     @abstractmethod
-    def build(self) -> nn.ModuleDict:
-        """The named networks, freshly made; a worker builds them once and reloads them in place for every client."""
-
-    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        """The exchanges of this round, in order; the server's state may decide, such as by a loss that has stopped falling."""
-        return (Phase("train"),)
+    def build_networks(self) -> nn.ModuleDict:
+        """Create all networks. A worker calls this once and reuses them for every client."""
 
     @abstractmethod
     def init_server(self, ctx: Context) -> Payload:
-        """The server's state before the first round."""
+        """Return the server state before the first round."""
 
     @abstractmethod
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
-        """What every client of this phase receives."""
-
-    def route(self, server: Payload, ctx: Context) -> Payload:
-        """What only client ``ctx.client_id`` receives, on top of the broadcast."""
-        return Payload()
+        """Return what every client of this phase receives."""
 
     @abstractmethod
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        """The client's answer, and its new local state: copies, for the next client reuses ``nets``.
+        """Compute a client's update and its new local state: copies, for the next client reuses ``nets``.
 
         Args:
-            nets: what ``build`` returned, in the state some other client left it: load before use.
-            received: broadcast and route in one; read-only.
+            nets: the networks as some other client left them: load every network that you use.
+            received: broadcast and ``send_to_client`` in one; read-only.
             local: what this client's last step returned, empty at first; read-only.
             data: the client's samples.
             ctx: round, phase, client, and randomness.
@@ -119,28 +170,79 @@ class Method(ABC):
 
     @abstractmethod
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
-        """The server's next state. ``aggregate.means`` has passed through the server optimiser already."""
-
-    def server_metrics(self, server: Payload) -> Mapping[str, float]:
-        """Numbers of the server's state that are logged every round."""
-        return {}
-
-    def forewarnings(self, num_samples: Sequence[int]) -> Sequence[str]:
-        """Sentences that the user should read before a run, from the clients' numbers of samples."""
-        return ()
-
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
-        """Sentences that the user should read about a round, from the server's states before and after it."""
-        return ()
+        """Return the next server state; ``aggregate.means`` has already passed through the server optimizer."""
 
     @abstractmethod
     def encoder(self, server: Payload) -> nn.Module:
-        """Samples to features, in eval mode: what probes and users get."""
+        """Return the feature extractor in eval mode, for evaluation and users."""
 
-    def assigner(self, server: Payload) -> nn.Module | None:
-        """Samples to cluster scores, shape (batch, num_clusters), for methods that cluster."""
+    # --- optional: the course of a run
+
+    def check_networks(self, nets: nn.ModuleDict) -> None:
+        """Raise a UserError if the networks are not what the method declares. Called before the run."""
+        return
+
+    def phases(self, round: int, server: Payload) -> Sequence[Phase]:
+        """Return the exchanges of a round, in order; the server's state may decide, such as by a loss that stopped falling."""
+        return (Phase("train"),)
+
+    def send_to_client(self, server: Payload, ctx: Context) -> Payload:
+        """Return extra data for client ``ctx.client_id`` only, on top of the broadcast."""
+        return Payload()
+
+    def server_metrics(self, server: Payload) -> Mapping[str, float]:
+        """Return numbers of the server state to log every round."""
+        return {}
+
+    def preflight_warnings(self, client_sizes: Sequence[int]) -> Sequence[str]:
+        """Return warnings to show and record before the run, from the clients' numbers of samples."""
+        return ()
+
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        """Return messages about a finished round, from the server states before and after it."""
+        return ()
+
+    # --- optional: capabilities; a hook that is not overridden means that the method does not have it
+
+    def cluster_model(self, server: Payload) -> nn.Module | None:
+        """Return a module from samples to cluster scores, (batch, clusters), in eval mode; None before there are any.
+
+        Enables ``unisono cluster`` and the clusters probe.
+        """
+        return None
+
+    def client_graph(self, seed: int) -> ClientGraph | None:
+        """Return which clients send each other data; needs ``consent.share_data``.
+
+        Enables encryption between them and ``exchange.jsonl``.
+        """
+        return None
+
+    def release_guarantee(self) -> Guarantee | None:
+        """Return the privacy guarantee of the statistics that clients release."""
+        return None
+
+    def cluster_consistency(self, server: Payload, clients: Sequence[Tensor], ctx: Context) -> float | None:
+        """Return the share of samples that keep their cluster if all data were in one place. Simulations only.
+
+        Args:
+            server: the server's state.
+            clients: all samples of each client.
+            ctx: gives randomness.
+        """
         return None
 
 
+M = TypeVar("M", bound=Method)
 methods: Registry[type[Method]] = Registry("method", "unisono.methods")
-register = methods.register
+
+
+def register(name: str) -> Callable[[type[M]], type[M]]:
+    """Return a decorator that registers a method under a name."""
+
+    def decorate(cls: type[M]) -> type[M]:
+        methods.register(name)(cls)
+        cls.name = name
+        return cls
+
+    return decorate

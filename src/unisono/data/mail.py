@@ -1,32 +1,45 @@
 """Points on their way between neighbours, and the ledger of what went over each link.
 
-The server carries them: a tensor that device j addresses to device i stands under ``j>i.points`` until i has fetched it.
+The server carries them under the names of ``core/addressing.py`` until their receiver has fetched them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from unisono.core.addressing import address, parse
 from unisono.data.graph import DeviceGraph
 
 PARTS = ("points", "rows")
 
 
 def post(stack: Iterable[tuple[int, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
-    """The mail of all senders in one box.
+    """Return the mail of all senders in one box, under names that tell its sender.
 
     Args:
-        stack: by sender, ``i.points`` and ``i.rows`` for each receiver i.
+        stack: by sender, tensors whose names tell the receiver.
     """
-    return {f"{sender}>{address}": tensor for sender, tensors in stack for address, tensor in tensors.items()}
+    return {
+        address(parse(name).receiver, parse(name).name, sender=sender): tensor
+        for sender, tensors in stack
+        for name, tensor in tensors.items()
+    }
+
+
+def deliver(mail: Mapping[str, Tensor], receiver: int, senders: Collection[int]) -> dict[str, Tensor]:
+    """Return what some senders send to a client, or to all their neighbours."""
+    places = {name: parse(name) for name in mail}
+    return {
+        name: mail[name] for name, place in places.items() if place.sender in senders and place.receiver in (receiver, None)
+    }
 
 
 def fetch(mail: Mapping[str, Tensor], sender: int, receiver: int) -> dict[str, Tensor]:
     """``points`` and ``rows`` that one device sends to another, empty where it sends none."""
-    names = {part: f"{sender}>{receiver}.{part}" for part in PARTS}
+    names = {part: address(receiver, part, sender=sender) for part in PARTS}
     return {part: mail[name] for part, name in names.items() if name in mail}
 
 
@@ -37,12 +50,14 @@ def make_ledger(
 
     Args:
         graph: the links.
-        reserve: by device, the points it pushes to all its neighbours; empty after the first round.
+        reserve: the points that devices push to all their neighbours; empty after the first round.
         mail: what devices offer each other.
         point: any tensor of the type and shape of one point.
     """
     links = sorted([*graph.edges, *((b, a) for a, b in graph.edges)])
-    pushed = torch.tensor([len(reserve.get(str(sender), ())) for sender, _ in links], dtype=torch.int64)
+    pushed = torch.tensor(
+        [len(reserve.get(address(None, "points", sender=sender), ())) for sender, _ in links], dtype=torch.int64
+    )
     pulled = torch.tensor([len(fetch(mail, *link).get("points", ())) for link in links], dtype=torch.int64)
     return {
         "senders": torch.tensor([sender for sender, _ in links], dtype=torch.int64),

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from unisono import __version__
+from unisono.core.addressing import parse
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
@@ -24,7 +25,7 @@ from unisono.data.views import make_views
 from unisono.deploy.layout import ClientDirectory
 from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import LocalStates
-from unisono.deploy.terms import check_terms, checked_config, own_data, provisional_setting, setting_of
+from unisono.deploy.terms import check_terms, checked_config, own_data, provisional_run_info, run_info_of
 from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.codec import Request
 from unisono.engines.flower.secure import MIN_COHORT, masked_groups
@@ -33,7 +34,6 @@ from unisono.evaluation.probes import ProbeData, run_probes
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.whitelist import ConsentConfig
 from unisono.federation.worker import Answer, answer, prepare_nets
-from unisono.methods.exchange import Exchange
 from unisono.models.nets import build_seeded
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.privacy.masking import mask, to_fixed_point
@@ -65,12 +65,12 @@ class ClientDesk:
             return {}
         config = checked_config(question["config"], self._config.methods)
         dataset = own_data(self._directory, config.data)
-        setting = setting_of(question["setting"] or provisional_setting(dataset, question), config)
-        method = config.method_class(config.method, setting)
+        info = run_info_of(question["run_info"] or provisional_run_info(dataset, question), config)
+        method = config.method_class(config.method, info)
         check_terms(method, self._consent())
         if method.needs_labels:
             raise UserError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
-        build_seeded(method.build, 0)
+        method.check_networks(build_seeded(method.build_networks, 0))
         return {
             "client": self._config.client_id,
             "version": __version__,
@@ -114,11 +114,11 @@ class _Bench:
         self.config = checked_config(values["config"], directory.config.methods)
         self._device = resolve_devices(directory.config.device)[0]
         dataset = own_data(directory, self.config.data)
-        self.method = self.config.method_class(self.config.method, setting_of(values["setting"], self.config))
-        if dataset.input_shape != self.method.setting.input_shape:
+        self.method = self.config.method_class(self.config.method, run_info_of(values["run_info"], self.config))
+        if dataset.input_shape != self.method.info.input_shape:
             raise UserError(
                 f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
-                f"{self.method.setting.input_shape}."
+                f"{self.method.info.input_shape}."
             )
         self._data = ClientData(dataset.samples, torch.arange(len(dataset.samples)), None, self._device)
         self._nets: nn.ModuleDict = prepare_nets(self.method, self._device)
@@ -170,15 +170,15 @@ class _Bench:
 
     def evaluate(self, request: Request) -> dict[str, float]:
         """Align, uniformity, and how even clusters are, on this client's samples."""
-        assigner = self.method.assigner(request.broadcast)
-        probes = client_probes(self.config.evaluation, assigner is not None)
+        cluster_model = self.method.cluster_model(request.broadcast)
+        probes = client_probes(self.config.evaluation, cluster_model is not None)
         config = self.config.evaluation.model_copy(update={"probes": probes})
-        views = make_views(self.config.views, self.method.setting.input_shape)
+        views = make_views(self.config.views, self.method.info.input_shape)
         data = ProbeData(self._data.samples, None, self._data.samples[:0], None)
         scores = run_probes(
             config,
             self.method.encoder(request.broadcast),
-            assigner,
+            cluster_model,
             data,
             Context(request.seed, request.round, "probe", self._client_id),
             views.pair,
@@ -200,16 +200,16 @@ class _Bench:
         neighbours = self._neighbours(request.seed)
         sealed = {}
         for name, tensor in tensors.items():
-            address, dot, part = name.rpartition(".")
-            receivers = [int(address)] if dot and address.isdigit() else neighbours
+            place = parse(name)
+            receivers = neighbours if place.receiver is None else [place.receiver]
             if not set(receivers) <= set(neighbours):
                 raise ValueError(f"{name} is addressed to a client that is no neighbour")
-            sealed[name] = self._sealer.seal(tensor, receivers, self._place(request, part if dot else name))
+            sealed[name] = self._sealer.seal(tensor, receivers, self._place(request, place.name))
         return sealed
 
     def _opened(self, request: Request) -> Payload:
         """What only this client received, with sealed tensors opened; points that are not sealed are refused."""
-        shape = self.method.setting.input_shape
+        shape = self.method.info.input_shape
         groups: dict[str, Tensors] = {}
         for group, tensors in request.routed.groups.items():
             opened = {}
@@ -219,14 +219,16 @@ class _Bench:
                         raise ValueError(f"{group}/{name} looks like samples that nobody has sealed")
                     opened[name] = tensor
                     continue
-                sender = int(name) if name.isdigit() else int("0" + "".join(filter(str.isdigit, group)))
-                part = "rows" if name == "rows" else "points"
-                opened[name] = self._sealer.open(tensor, sender, self._place(request, part))
+                place = parse(name)
+                if place.sender is None:
+                    raise ValueError(f"{group}/{name} is sealed and does not name its sender")
+                opened[name] = self._sealer.open(tensor, place.sender, self._place(request, place.name))
             groups[group] = opened
         return Payload(groups, request.routed.scalars)
 
     def _neighbours(self, seed: int) -> list[int]:
-        return list(self.method.graph(seed).neighbors(self._client_id)) if isinstance(self.method, Exchange) else []
+        graph = self.method.client_graph(seed)
+        return [] if graph is None else list(graph.neighbors(self._client_id))
 
     def _place(self, request: Request, part: str) -> str:
         return f"{self._run}|{request.round}|{part}"

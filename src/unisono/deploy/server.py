@@ -13,7 +13,7 @@ from typing import Any
 from unisono.backends import Backend, OpenBackend
 from unisono.config import Config
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import Dataset
 from unisono.deploy.agreement import Agreement, agree
 from unisono.deploy.layout import ServerConfig, ServerDirectory
@@ -100,20 +100,20 @@ def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
             tell(sentence)
             directory.logs["notes"].append({"round": None, "note": sentence})
 
-        has_setting = (directory.path / "setting.json").is_file()
-        known = directory.load_setting() if has_setting else None
+        has_run_info = (directory.path / "run_info.json").is_file()
+        known = directory.load_run_info() if has_run_info else None
         fleet = _connect(grid, config, host, known, note)
         agreement = Agreement(known["input_shape"], known["mean"], known["std"]) if known else agree(fleet.descriptions)
         fleet.admit_by(lambda client_id, description: agreement.misfit(description))
         method = _method(config, agreement, fleet.num_clients)
         labelled = host.load_labelled(agreement.shape, config)
         check_evaluation(config, method, labelled)
-        directory.save_setting(method.setting)
+        directory.save_run_info(method.info)
         uid = directory.read_json("federation.json")["run"]
-        terms = json.dumps({"run": uid, "config": public_tree(config), "setting": directory.read_json("setting.json")})
+        terms = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
         engine = _engine(grid, fleet, method, config, terms, host)
         evaluators: list[Evaluation] = []
-        if client_probes(config.evaluation, type(method).assigner is not Method.assigner):
+        if client_probes(config.evaluation, method.overrides("cluster_model")):
             evaluators.append(ClientProbing(engine, method, terms, config, note))
         if labelled is not None:
             evaluation = config.evaluation
@@ -145,9 +145,9 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
             "evaluation.consistency clusters the samples of all clients in one place, which a federation never does: "
             "set it to false."
         )
-    has_assigner = type(method).assigner is not Method.assigner
+    clusters = method.overrides("cluster_model")
     if labelled is not None:
-        check_probes(evaluation, True, num_test_samples=len(labelled.test_samples), has_assigner=has_assigner)
+        check_probes(evaluation, True, num_test_samples=len(labelled.test_samples), has_cluster_model=clusters)
         return
     needy = [name for name in evaluation.probes or () if name in (*NEED_LABELS, "kmeans")]
     if needy or evaluation.warm_start:
@@ -156,7 +156,7 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
             f"{option} needs labelled samples at the server: set labelled in server.toml to a folder or a .npz file, or "
             f"leave {'evaluation.probes' if needy else 'it'} unset."
         )
-    check_probes(evaluation, False, has_assigner=has_assigner)
+    check_probes(evaluation, False, has_cluster_model=clusters)
 
 
 def _connect(grid: Any, config: Config, host: Host, known: dict[str, Any] | None, note: Callable[[str], None]) -> Fleet:
@@ -164,7 +164,7 @@ def _connect(grid: Any, config: Config, host: Host, known: dict[str, Any] | None
     num_clients = host.config.num_clients
     question = {
         "config": public_tree(config),
-        "setting": known,
+        "run_info": known,
         "num_clients": num_clients,
         "num_rounds": config.federation.rounds,
     }
@@ -193,11 +193,11 @@ def _engine(grid: Any, fleet: Fleet, method: Method, config: Config, terms: str,
 
 
 def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:
-    """The method in the setting that was agreed on; a UserError if the parts of the config do not fit each other."""
-    setting = Setting(
+    """Build the method for the data that was agreed on; raise UserError if the parts of the config do not fit each other."""
+    info = RunInfo(
         agreement.shape, agreement.mean, agreement.std, None, num_clients, config.federation.rounds, config.method_sections
     )
-    method = config.method_class(config.method, setting)
+    method = config.method_class(config.method, info)
     if method.needs_labels:
         raise UserError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
     check_run(config, method, num_clients)

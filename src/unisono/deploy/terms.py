@@ -10,19 +10,17 @@ from typing import Any
 
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import DataConfig, Dataset, load_dataset
 from unisono.deploy.layout import ClientDirectory
 from unisono.federation.whitelist import ConsentConfig, check_consent
-from unisono.privacy.guarantee import ReleasesStatistics
-from unisono.privacy.local_dp import LocalDp
 
 
 def check_terms(method: Method, consent: ConsentConfig) -> None:
     """Refuses a method that reveals more than the owner agrees to, or whose noise the server could subtract."""
     check_consent(method.shares, consent)
-    guarantee = method.guarantee if isinstance(method, ReleasesStatistics) else None
-    if isinstance(guarantee, LocalDp) and guarantee.seeded:
+    guarantee = method.release_guarantee()
+    if guarantee is not None and guarantee.noise_is_repeatable:
         raise UserError("method.noise_source must be 'system' in a federation, got 'seed': the server knows the seed.")
 
 
@@ -65,14 +63,14 @@ def _load(path: str, layout: str, image_size: int | None, channels: int | None) 
     return load_dataset(DataConfig.model_validate({**values, "test_fraction": 0.0}, strict=False))
 
 
-def setting_of(values: dict[str, Any], config: Config) -> Setting:
-    """The setting of a run, from the values in its terms."""
+def run_info_of(values: dict[str, Any], config: Config) -> RunInfo:
+    """Return the facts about a run, from the values in its terms."""
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Setting(**{**fields, "sections": config.method_sections})
+    return RunInfo(**{**fields, "sections": config.method_sections})
 
 
-def provisional_setting(dataset: Dataset, question: dict[str, Any]) -> dict[str, Any]:
-    """The setting as it would be with this client's data alone, to see whether the method can run on it."""
+def provisional_run_info(dataset: Dataset, question: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts as they would be with this client's data alone, to see whether the method can run on it."""
     return {
         "input_shape": dataset.input_shape,
         "mean": dataset.mean,

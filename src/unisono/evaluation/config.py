@@ -44,17 +44,17 @@ class EvaluationConfig(Section):
     )
 
 
-def chosen_probes(config: EvaluationConfig, has_labels: bool, has_assigner: bool) -> tuple[ProbeName, ...]:
+def chosen_probes(config: EvaluationConfig, has_labels: bool, has_cluster_model: bool) -> tuple[ProbeName, ...]:
     """The probes of the config, or those that suit the data and the method where it names none."""
     if config.probes is not None:
         return config.probes
     probes: tuple[ProbeName, ...] = ("linear", "knn") if has_labels else ("unsupervised",)
-    return (*probes, "clusters") if has_assigner else probes
+    return (*probes, "clusters") if has_cluster_model else probes
 
 
-def client_probes(config: EvaluationConfig, has_assigner: bool) -> tuple[ProbeName, ...]:
+def client_probes(config: EvaluationConfig, has_cluster_model: bool) -> tuple[ProbeName, ...]:
     """Return the probes that the clients of a federation run on their own samples, which have no labels."""
-    return tuple(name for name in chosen_probes(config, False, has_assigner) if name in ("unsupervised", "clusters"))
+    return tuple(name for name in chosen_probes(config, False, has_cluster_model) if name in ("unsupervised", "clusters"))
 
 
 def check_probes(
@@ -63,7 +63,7 @@ def check_probes(
     *,
     num_train_samples: int = 1,
     num_test_samples: int = 1,
-    has_assigner: bool = True,
+    has_cluster_model: bool = True,
     has_views: bool = True,
 ) -> None:
     """Nothing, or a UserError that says which probe cannot run and what to do; for use before a run starts.
@@ -73,10 +73,10 @@ def check_probes(
         has_labels: whether training and test samples have labels.
         num_train_samples: how many training samples there are.
         num_test_samples: how many test samples there are.
-        has_assigner: whether the method assigns clusters.
+        has_cluster_model: whether the method assigns clusters.
         has_views: whether augmented views can be made.
     """
-    for name in chosen_probes(config, has_labels, has_assigner):
+    for name in chosen_probes(config, has_labels, has_cluster_model):
         if name in NEED_LABELS and not has_labels:
             raise UserError(
                 f"evaluation.probes asks for {name!r}, which needs labels, but the data set has none: "
@@ -89,7 +89,7 @@ def check_probes(
             )
         if num_train_samples == 0:
             raise UserError(f"evaluation.probes: {name!r} needs training samples, but there are none: give the data set some.")
-        if name == "clusters" and not has_assigner:
+        if name == "clusters" and not has_cluster_model:
             raise UserError(
                 "evaluation.probes asks for 'clusters', but the method assigns none: leave it out or choose one that does."
             )

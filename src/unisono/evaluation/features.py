@@ -1,4 +1,4 @@
-"""What a frozen network says of many samples: features of an encoder, clusters of an assigner."""
+"""What a frozen network says of many samples: features of an encoder, clusters of an cluster_model."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def embed(
 
 
 def assign(
-    assigner: nn.Module, samples: Tensor, device: torch.device | str = "cpu", batch_size: int = 512
+    cluster_model: nn.Module, samples: Tensor, device: torch.device | str = "cpu", batch_size: int = 512
 ) -> tuple[Tensor, int]:
     """The cluster of every sample, shape (num_samples,), and the number of clusters.
 
     Args:
-        assigner: samples to cluster scores, shape (batch, num_clusters); the highest score wins.
+        cluster_model: samples to cluster scores, shape (batch, num_clusters); the highest score wins.
         samples: as for ``embed``.
-        device: where the assigner runs.
+        device: where the cluster_model runs.
         batch_size: samples per forward pass.
     """
-    scores = embed(assigner, samples, device, batch_size)
+    scores = embed(cluster_model, samples, device, batch_size)
     return scores.argmax(dim=1), scores.shape[1]
 
 

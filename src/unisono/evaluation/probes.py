@@ -55,13 +55,13 @@ class ProbeData:
 def run_probes(
     config: EvaluationConfig,
     encoder: nn.Module,
-    assigner: nn.Module | None,
+    cluster_model: nn.Module | None,
     data: ProbeData,
     ctx: Context,
     views: Views | None,
     device: torch.device | str = "cpu",
     client_indices: Sequence[Tensor] | None = None,
-    previous_assigner: nn.Module | None = None,
+    previous_cluster_model: nn.Module | None = None,
     layers: MutableMapping[str, LinearClassifier] | None = None,
 ) -> dict[str, float]:
     """The probes' numbers by name; accuracies are in [0, 1].
@@ -77,13 +77,13 @@ def run_probes(
     Args:
         config: the table.
         encoder: samples to features.
-        assigner: samples to cluster scores, shape (batch, num_clusters); None where the method does not cluster.
+        cluster_model: samples to cluster scores, shape (batch, num_clusters); None where the method does not cluster.
         data: samples and labels.
         ctx: its seed decides about every draw.
         views: two augmented views of float samples.
         device: where networks run.
         client_indices: each client's rows of the training samples; None takes all samples as one client's.
-        previous_assigner: that of the round before.
+        previous_cluster_model: that of the round before.
         layers: with ``warm_start``, the linear layers of the evaluation before by probe; this one's take their places.
     """
     train_labels, test_labels = data.train_labels, data.test_labels
@@ -94,7 +94,7 @@ def run_probes(
         num_test_samples=len(data.test_samples),
         has_views=views is not None,
     )
-    probes = chosen_probes(config, data.has_labels, assigner is not None)
+    probes = chosen_probes(config, data.has_labels, cluster_model is not None)
     seeded = Context(ctx.seed)
     client_rows = _client_rows(config, data, client_indices, seeded) if "unsupervised" in probes else []
     label_rows = torch.empty(0, dtype=torch.long)
@@ -110,8 +110,8 @@ def run_probes(
         for name in (name for name in probes if name in NEED_LABELS):
             labels = train_labels[label_rows]
             numbers[name] = _with_labels(name, config, features, label_rows, labels, test_labels, seeded, layers)
-    if "clusters" in probes and assigner is not None:
-        numbers |= _clusters(config, features, assigner, previous_assigner, test_labels, seeded)
+    if "clusters" in probes and cluster_model is not None:
+        numbers |= _clusters(config, features, cluster_model, previous_cluster_model, test_labels, seeded)
     if "kmeans" in probes:
         numbers |= _kmeans(config, features, kmeans_rows, test_labels, seeded)
     if "unsupervised" in probes and views is not None:
@@ -215,21 +215,21 @@ def _with_labels(
 def _clusters(
     config: EvaluationConfig,
     features: _Features,
-    assigner: nn.Module,
-    previous_assigner: nn.Module | None,
+    cluster_model: nn.Module,
+    previous_cluster_model: nn.Module | None,
     test_labels: Tensor | None,
     ctx: Context,
 ) -> dict[str, float]:
     """What can be said about the clusters with the labels there are."""
     has_test = len(features.data.test_samples) > 0
     samples = features.data.test_samples if has_test else features.data.train_samples
-    clusters, num_clusters = assign(assigner, samples, features.device, config.batch_size)
+    clusters, num_clusters = assign(cluster_model, samples, features.device, config.batch_size)
     numbers = {
         "cluster-balance": cluster_balance(clusters, num_clusters),
         "silhouette": silhouette(features.test if has_test else features.of(samples), clusters, ctx.rng("probe-silhouette")),
     }
-    if previous_assigner is not None:
-        before, _ = assign(previous_assigner, samples, features.device, config.batch_size)
+    if previous_cluster_model is not None:
+        before, _ = assign(previous_cluster_model, samples, features.device, config.batch_size)
         numbers["stability"] = stability(before, clusters)
     if has_test and test_labels is not None:
         numbers["cluster-accuracy"] = clustering_accuracy(test_labels, clusters)

@@ -227,7 +227,7 @@ class Federation:
             if not outcome.reports or len(outcome.reports) / len(clients) < self.sections.federation.quorum:
                 return None
             phase_ctx = ctx.at(phase=phase.name)
-            expected = len(clients) if phase.everyone else self.expected_cohort
+            expected = len(clients) if phase.all_clients else self.expected_cohort
             aggregate = self._reduce(outcome, server, broadcast, expected, phase_ctx, attempt)
             if self.sections.privacy.noise_multiplier > 0 and aggregate.means:
                 record.num_releases += 1
@@ -236,11 +236,11 @@ class Federation:
             server = self.method.server_step(server, optimized, phase_ctx)
             _add_metrics(record, phase, phases, aggregate.metrics)
         record.metrics.update(self.method.server_metrics(server))
-        record.notes += self.method.notes(state.server, server)
+        record.notes += self.method.round_notes(state.server, server)
         return State(state.round + 1, server, optimizer)
 
     def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context, present: Sequence[int] | None) -> list[int]:
-        if not phase.everyone:
+        if not phase.all_clients:
             return cohort
         return [int(client) for client in reachable_clients(self.sections.cohort, self.engine.num_clients, ctx, present)]
 
@@ -256,7 +256,7 @@ class Federation:
         start = time.perf_counter()
         ctx = ctx.at(phase=phase.name)
         broadcast = self.method.broadcast(server, ctx)
-        routed = {client: self.method.route(server, ctx.at(client_id=client)) for client in clients}
+        routed = {client: self.method.send_to_client(server, ctx.at(client_id=client)) for client in clients}
         locals_ = {client: self.store.get(client) for client in clients}
         outcome = self.engine.exchange(Work(ctx, clients, broadcast, _filled(routed), _filled(locals_)), observers)
         for failure in outcome.failures:

@@ -78,9 +78,10 @@ class Clients:
 
 def prepare_nets(method: Method, device: torch.device) -> nn.ModuleDict:
     """The method's networks on the device, in the memory format and compilation that ``[training]`` asks for."""
-    training = method.setting.section(TrainingConfig)
-    nets = method.build().to(device)
-    if training.channels_last and len(method.setting.input_shape) == 3:
+    training = method.info.section(TrainingConfig)
+    nets = method.build_networks().to(device)
+    method.check_networks(nets)
+    if training.channels_last and len(method.info.input_shape) == 3:
         nets = nets.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if training.compile:
         for net in nets.values():

@@ -14,10 +14,10 @@ from torch import nn
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.siamese import byol_regression
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.own_predictor import load_own_targets, train_with_own_predictor
 from unisono.models.heads import mlp
 from unisono.models.nets import freeze, update_ema
@@ -38,21 +38,17 @@ class BYOLConfig(Section):
 
 
 @register("byol")
-class BYOL(LocalTraining):
+class BYOL(LocalTraining[BYOLConfig]):
     """The online view predicts the target's projection of the other view; online and target networks are averaged."""
 
     Config = BYOLConfig
     defaults = {"training": {"learning_rate": 0.01}, "views": {"preset": "byol"}}
 
-    def __init__(self, config: BYOLConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return ONLINE if self.config.divergence_threshold is not None else (*ONLINE, *TARGETS)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         nets = nn.ModuleDict()
         hidden, width, norm = self.config.hidden_dim, self.config.projection_dim, self.model.norm
         for prefix in ("", "target_"):
@@ -78,7 +74,7 @@ class BYOL(LocalTraining):
 
         return train_with_own_predictor(train, nets, received, local, threshold, ("encoder", "predictor", *TARGETS))
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         p_a, p_b = nets["predictor"](nets["projector"](nets["encoder"](views))).chunk(2)
         with torch.no_grad():

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
 from unisono.losses.labelled import label_cross_entropy
-from unisono.methods.local_training import Batch, Terms
+from unisono.methods.local_training import Batch, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.methods.user_verification import UserVerificationConfig, UserVerified
 
@@ -34,30 +34,26 @@ class CBAFedConfig(UserVerificationConfig):
 
 
 @register("cbafed")
-class CBAFed(UserVerified):
+class CBAFed(UserVerified[CBAFedConfig]):
     """Labels where there are some, and predictions of the server's model that are confident for their class."""
 
     Config = CBAFedConfig
     defaults = {"aggregation": {"weighting": "uniform"}}
     needs_labels = True
 
-    def __init__(self, config: CBAFedConfig, setting: Setting) -> None:
-        super().__init__(config, setting, label_head=True)
-        self.config = config
-
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return ("encoder", *self.head_names)
 
     @property
     def shares(self) -> Mapping[str, Share]:
         return {**super().shares, "class_counts": Share(Reduce.MEAN, Reveals.STATISTICS)}
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         return self.with_heads(nn.ModuleDict({"encoder": self.backbone()}))
 
     def init_server(self, ctx: Context) -> Payload:
-        num_classes = self.setting.num_classes or 1
+        num_classes = self.info.num_classes or 1
         return super().init_server(ctx).with_groups(class_shares={"p": torch.full((num_classes,), 1 / num_classes)})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
@@ -69,7 +65,7 @@ class CBAFed(UserVerified):
         if data.labels is None:
             raise ValueError("CBAFed needs labels, hidden ones as -1")
         limits = thresholds(received.groups["class_shares"]["p"], self.config.base_threshold, self.config.max_threshold)
-        logits = at_round_start(nets, self.network_names, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        logits = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
         labels = with_pseudo_labels(data.labels, logits.cpu(), limits)
         chosen = replace(data, labels=labels).subset(labels >= 0)
         update = super().client_step(nets, received, local, chosen, ctx)[0]
@@ -80,7 +76,7 @@ class CBAFed(UserVerified):
         }
         return replace(update, payload=update.payload.with_groups(class_counts=counts), metrics=metrics), local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         if batch.labels is None:
             raise ValueError("CBAFed needs labels")
         h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Aggregate, Payload
 from unisono.methods.cluster_heads import (
     ENTROPY,
@@ -25,7 +25,7 @@ from unisono.methods.cluster_heads import (
     remember_entropy,
     wanted_clusters,
 )
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.nets import load_state
 
 
@@ -34,7 +34,7 @@ class CCConfig(ClusterHeadsConfig):
 
 
 @register("cc")
-class CC(LocalTraining):
+class CC(LocalTraining[CCConfig]):
     """Contrastive clustering: views of a sample share its projection, views of a batch share its clusters."""
 
     Config = CCConfig
@@ -42,19 +42,18 @@ class CC(LocalTraining):
         "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128},
         "views": {"preset": "fedmcc"},
     }
-    network_names = ("encoder", "instance_head", "cluster_head")
-    min_batch = 2
+    shared_networks = ("encoder", "instance_head", "cluster_head")
+    min_batch_size = 2
 
-    def __init__(self, config: CCConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-        self.num_clusters = wanted_clusters(config.num_clusters, setting)
+    def setup(self) -> None:
+        super().setup()
+        self.num_clusters = wanted_clusters(self.config.num_clusters, self.info)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         return nn.ModuleDict({"encoder": encoder, **make_heads(encoder.feature_dim, self.config, self.num_clusters)})
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
         z_a, z_b = nets["instance_head"](h).chunk(2)
         c_a, c_b = nets["cluster_head"](h).softmax(dim=1).chunk(2)
@@ -72,11 +71,11 @@ class CC(LocalTraining):
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         return remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
 
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         return collapse_notes(before, after, self.config.collapse_threshold)
 
-    def assigner(self, server: Payload) -> nn.Module:
-        nets = self.build()
+    def cluster_model(self, server: Payload) -> nn.Module:
+        nets = self.build_networks()
         for name in ("encoder", "cluster_head"):
             load_state(nets[name], server.groups[name])
         return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()

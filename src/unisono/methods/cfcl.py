@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.losses.contrastive import nt_xent, triplet
 from unisono.methods.exchange import Exchange, ExchangeConfig
-from unisono.methods.local_training import Batch, Terms
+from unisono.methods.local_training import Batch, LossTerms
 from unisono.models.heads import mlp
 
 
@@ -30,7 +30,7 @@ class CFCLConfig(ExchangeConfig):
 
 
 @register("cfcl")
-class CFCL(Exchange):
+class CFCL(Exchange[CFCLConfig]):
     """Devices send the points that matter most to their neighbours, and learn on these and their own."""
 
     Config = CFCLConfig
@@ -49,17 +49,13 @@ class CFCL(Exchange):
         "evaluation": {"probe_every": 25},
         "run": {"checkpoint_every": 25},
     }
-    min_batch = 2
-
-    def __init__(self, config: CFCLConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
+    min_batch_size = 2
 
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return ("encoder", "projector") if self.config.loss == "simclr" else ("encoder",)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         nets = nn.ModuleDict({"encoder": encoder})
         if self.config.loss == "simclr":
@@ -74,7 +70,7 @@ class CFCL(Exchange):
         z: Tensor = nets["encoder"](x)
         return F.normalize(z, dim=1) if self.config.normalize else z
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         if self.config.loss == "simclr":
             z_a, z_b = self.represent(nets, torch.cat(self.views.pair(batch.x, generator))).chunk(2)
             return {"loss": nt_xent(z_a, z_b, self.config.temperature)}
@@ -82,5 +78,5 @@ class CFCL(Exchange):
         anchors, positives = self.represent(nets, both).chunk(2)
         # The batch is a uniform draw from the device's points, so another row of it is another of its points.
         shift = int(torch.randint(1, len(batch), (), generator=generator, device=batch.x.device))
-        losses = triplet(anchors, positives, anchors.roll(shift, dims=0), self.exchange.margin, reduction="none")
+        losses = triplet(anchors, positives, anchors.roll(shift, dims=0), self.config.margin, reduction="none")
         return {"loss": losses.mean(), "active": (losses > 0).float().mean()}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unisono.core.config import Section
 from unisono.core.errors import UserError
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.core.payload import Payload
 from unisono.losses.clustering import Contrast, assignment_entropy, cluster_contrast, instance_contrast
 from unisono.models.heads import mlp
@@ -36,9 +36,9 @@ class ClusterHeadsConfig(Section):
     )
 
 
-def wanted_clusters(num_clusters: int | None, setting: Setting) -> int:
+def wanted_clusters(num_clusters: int | None, info: RunInfo) -> int:
     """The number that the config asks for, or that of the data's classes; a UserError where there is neither."""
-    found = setting.num_classes if num_clusters is None else num_clusters
+    found = info.num_classes if num_clusters is None else num_clusters
     if found is None or found < 2:
         raise UserError("method.num_clusters is required, because the data has no labels to tell how many classes there are.")
     return found

@@ -15,19 +15,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
+from unisono.core.addressing import address, by_sender, parse
 from unisono.core.client_data import ClientData, as_float
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Phase, Setting
+from unisono.core.method import Phase
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.graph import DeviceGraph, GraphConfig, make_graph
-from unisono.data.mail import fetch, make_ledger, post
+from unisono.data.mail import deliver, make_ledger, post
 from unisono.data.received import DataWithReceived, join_buffers, make_buffer
 from unisono.evaluation.delay import DelayConfig, exchange_seconds, upload_seconds
 from unisono.methods.local_training import LocalTraining, make_optimizer, train_locally
@@ -57,13 +59,15 @@ class ExchangeConfig(SelectionConfig):
     delay: DelayConfig = Field(default_factory=DelayConfig, description="rates and widths of the modelled seconds")
 
 
-class Exchange(LocalTraining):
-    """Template: ``build``, ``loss`` and ``represent`` make a method whose devices exchange points."""
+E = TypeVar("E", bound=ExchangeConfig, default=Any)
 
-    def __init__(self, config: ExchangeConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.exchange = config
-        steps = self.training.local_steps
+
+class Exchange(LocalTraining[E]):
+    """Template: ``build_networks``, ``loss`` and ``represent`` make a method whose devices exchange points."""
+
+    def setup(self) -> None:
+        super().setup()
+        steps, config = self.training.local_steps, self.config
         if steps is None:
             raise UserError("training.local_steps is required, the number of steps between two pulls, for example 10.")
         if config.aggregation_steps % steps:
@@ -83,34 +87,34 @@ class Exchange(LocalTraining):
             x: un-augmented or augmented samples, floats, shape (batch, *input_shape).
         """
 
-    def graph(self, seed: int) -> DeviceGraph:
+    def client_graph(self, seed: int) -> DeviceGraph:
         """Who is whose neighbour in a run of this seed."""
-        return make_graph(self.setting.section(GraphConfig), self.setting.num_clients, seed)
+        return make_graph(self.info.section(GraphConfig), self.info.num_clients, seed)
 
     @property
     def shares(self) -> Mapping[str, Share]:
         shares = dict(super().shares)
-        if self.exchange.selection != "none":
+        if self.config.selection != "none":
             shares["offers"] = Share(Reduce.STACK, Reveals.DATA)
-        if self.exchange.by_importance:
+        if self.config.by_importance:
             shares["reserve"] = Share(Reduce.STACK, Reveals.DATA)
-        if self.exchange.by_importance and self.exchange.importance_model == "local":
+        if self.config.by_importance and self.config.importance_model == "local":
             shares["local_networks"] = Share(Reduce.STACK, Reveals.PARAMETERS)
         return shares
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        if self.exchange.selection == "none":
+        if self.config.selection == "none":
             return (Phase("train"),)
         if round > 0:
             return (Phase("offer"), Phase("train"))
         # Whoever joins later needs its neighbours' reserves, which are sent once.
-        push = (Phase("push", everyone=True),) if self.exchange.by_importance else ()
-        return (*push, Phase("offer", everyone=True), Phase("train"))
+        push = (Phase("push", all_clients=True),) if self.config.by_importance else ()
+        return (*push, Phase("offer", all_clients=True), Phase("train"))
 
     # --- server
 
     def init_server(self, ctx: Context) -> Payload:
-        self.graph(ctx.seed)  # an impossible graph is better noticed now than in the first round
+        self.client_graph(ctx.seed)  # an impossible graph is better noticed now than in the first round
         return super().init_server(ctx).with_scalars(steps=0, delay_seconds=0.0)
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
@@ -119,28 +123,21 @@ class Exchange(LocalTraining):
         is_due = self._synchronizes(ctx) or not ctx.phase or (ctx.phase == "train" and self._ends_interval(ctx.round))
         return super().broadcast(server, ctx) if is_due else Payload()
 
-    def route(self, server: Payload, ctx: Context) -> Payload:
-        neighbors = self.graph(ctx.seed).neighbors(ctx.client_id)
-        if ctx.phase == "train" and "offers" in server.groups:
-            sent = {sender: fetch(server.groups["offers"], sender, ctx.client_id) for sender in neighbors}
-            return Payload({f"offer_of_{sender}": offer for sender, offer in sent.items() if offer})
-        if ctx.phase != "offer":
-            return Payload()
-        reserve = server.groups.get("reserve", {})
-        networks = {f"networks_of_{device}": server.groups.get(f"networks_of_{device}", {}) for device in neighbors}
-        reserves = {str(device): reserve[str(device)] for device in neighbors if str(device) in reserve}
-        return Payload({name: group for name, group in {**networks, "reserves": reserves}.items() if group})
+    def send_to_client(self, server: Payload, ctx: Context) -> Payload:
+        neighbors = self.client_graph(ctx.seed).neighbors(ctx.client_id)
+        wanted = {"train": {"offers": "offers"}, "offer": {"networks": "networks", "reserves": "reserve"}}.get(ctx.phase, {})
+        sent = {group: deliver(server.groups.get(held, {}), ctx.client_id, neighbors) for group, held in wanted.items()}
+        return Payload({group: tensors for group, tensors in sent.items() if tensors})
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         if ctx.phase == "push":
-            return server.with_groups(
-                reserve={str(device): sent["points"] for device, sent in aggregate.stacks.get("reserve", [])}
-            )
+            return server.with_groups(reserve=post(aggregate.stacks.get("reserve", [])))
         if ctx.phase == "offer":
             return self._posted(server, post(aggregate.stacks.get("offers", [])), ctx)
-        seconds = upload_seconds(self.exchange.delay, _num_parameters(aggregate.means.values()))
-        networks = {f"networks_of_{device}": sent for device, sent in aggregate.stacks.get("local_networks", [])}
-        server = _only(server, (*self.network_names, "ledger")).with_groups(**aggregate.means, **networks)
+        seconds = upload_seconds(self.config.delay, _num_parameters(aggregate.means.values()))
+        networks = post(aggregate.stacks.get("local_networks", []))
+        server = _only(server, (*self.shared_networks, "ledger")).with_groups(**aggregate.means)
+        server = server.with_groups(networks=networks) if networks else server
         delay = float(server.scalars["delay_seconds"]) + seconds
         return server.with_scalars(steps=(ctx.round + 1) * self._steps, delay_seconds=delay)
 
@@ -152,14 +149,16 @@ class Exchange(LocalTraining):
 
     def _posted(self, server: Payload, offers: Tensors, ctx: Context) -> Payload:
         """The server with the round's offers, what they move over each link, and how long that takes."""
-        reserve, config = server.groups.get("reserve", {}), self.exchange.delay
-        point = next((points[0] for name, points in offers.items() if name.endswith(".points") and len(points)), torch.empty(0))
-        ledger = make_ledger(self.graph(ctx.seed), reserve, offers, point)
-        sends_networks = any(name.startswith("networks_of_") for name in server.groups)
-        num_parameters = _num_parameters(server.groups[name] for name in self.network_names) if sends_networks else 0
+        reserve, config = server.groups.get("reserve", {}), self.config.delay
+        point = next(
+            (points[0] for name, points in offers.items() if parse(name).name == "points" and len(points)), torch.empty(0)
+        )
+        ledger = make_ledger(self.client_graph(ctx.seed), reserve, offers, point)
+        sends_networks = "networks" in server.groups
+        num_parameters = _num_parameters(server.groups[name] for name in self.shared_networks) if sends_networks else 0
         seconds = exchange_seconds(config, ledger["pushed"].tolist(), point.numel())
         seconds += exchange_seconds(config, ledger["pulled"].tolist(), point.numel(), num_parameters)
-        server = _only(server, self.network_names).with_groups(offers=offers, ledger=ledger)
+        server = _only(server, self.shared_networks).with_groups(offers=offers, ledger=ledger)
         return server.with_scalars(delay_seconds=float(server.scalars["delay_seconds"]) + seconds)
 
     # --- client
@@ -170,7 +169,7 @@ class Exchange(LocalTraining):
         if len(data) == 0:
             return Update(ctx.client_id, 0.0, Payload()), local
         if ctx.phase == "push":
-            rows = data.indices[choose_reserve(self.exchange, data, ctx.rng("reserve"))]
+            rows = data.indices[choose_reserve(self.config, data, ctx.rng("reserve"))]
             return Update(ctx.client_id, float(len(data)), Payload({"reserve": {"points": data.samples[rows]}})), local
         if "reserves" in received.groups:
             local = local.with_groups(reserves=received.groups["reserves"])
@@ -187,12 +186,12 @@ class Exchange(LocalTraining):
 
     def _ends_interval(self, round: int) -> bool:
         """The run ends with an aggregation, however long its last interval is."""
-        return (round + 1) % self._interval == 0 or round + 1 == self.setting.num_rounds
+        return (round + 1) % self._interval == 0 or round + 1 == self.info.num_rounds
 
     def _synchronized(self, received: Payload, local: Payload, ctx: Context) -> Payload:
         """The client's state at the start of an interval: the global networks, and what it got from its neighbours."""
-        networks = {name: received.groups[name] for name in self.network_names}
-        local = _only(local, ("reserves", "buffer", *([] if self.exchange.restart_optimizer else ["optimizer"])))
+        networks = {name: received.groups[name] for name in self.shared_networks}
+        local = _only(local, ("reserves", "buffer", *([] if self.config.restart_optimizer else ["optimizer"])))
         if self.training.proximal_weight:
             local = local.with_groups(anchor=_by_parameter(networks))
         return local.with_groups(**networks).with_scalars(synchronized=ctx.round, num_rounds=0, num_points=0)
@@ -200,24 +199,25 @@ class Exchange(LocalTraining):
     def _offer(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        config = self.exchange
+        config = self.config
         embed: Embed = lambda networks, samples: self._embed(nets, networks, samples, ctx)  # noqa: E731
         embed_pair: EmbedPair = lambda networks, samples: self._embed_pair(nets, networks, samples, ctx)  # noqa: E731
-        reserves = local.groups.get("reserves", {})
+        reserves = {sender: sent["points"] for sender, sent in by_sender(local.groups.get("reserves", {})).items()}
+        networks = by_sender(received.groups.get("networks", {}))
         if config.by_importance and self._synchronizes(ctx):
             found = look_at_candidates(config, embed, embed_pair, local, reserves, data, ctx)
             local = local.with_groups(candidates=found)
         table: Tensors = local.groups.get("candidates", {"positions": torch.arange(len(data))})
         offers: dict[str, Tensor] = {}
-        for neighbor in self.graph(ctx.seed).neighbors(ctx.client_id):
+        for neighbor in self.client_graph(ctx.seed).neighbors(ctx.client_id):
             losses = None
-            if f"networks_of_{neighbor}" in received.groups and str(neighbor) in reserves:
-                theirs = Payload.unflatten(received.groups[f"networks_of_{neighbor}"])
+            if neighbor in networks and neighbor in reserves:
+                theirs = Payload.unflatten(networks[neighbor])
                 candidates = data.samples[data.indices[table["positions"]]]
-                losses = receivers_losses(config, embed, embed_pair, theirs, reserves[str(neighbor)], candidates)
-            progress = ctx.round / self.setting.num_rounds
+                losses = receivers_losses(config, embed, embed_pair, theirs, reserves[neighbor], candidates)
+            progress = ctx.round / self.info.num_rounds
             rows = data.indices[draw_for(config, table, neighbor, losses, progress, ctx.rng(f"draw for {neighbor}"))]
-            offers |= {f"{neighbor}.points": data.samples[rows], f"{neighbor}.rows": rows}
+            offers |= {address(neighbor, "points"): data.samples[rows], address(neighbor, "rows"): rows}
         return Update(ctx.client_id, float(len(data)), Payload({"offers": offers})), local
 
     def _embed_pair(self, nets: nn.ModuleDict, networks: Payload, reserve: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
@@ -228,7 +228,7 @@ class Exchange(LocalTraining):
     @torch.no_grad()
     def _embed(self, nets: nn.ModuleDict, networks: Payload, samples: Tensor, ctx: Context) -> Tensor:
         """Embeddings of samples through these networks, on the CPU."""
-        for name in self.network_names:
+        for name in self.shared_networks:
             load_state(nets[name], networks.groups[name])
         nets.eval()
         batches = (as_float(batch.to(ctx.device)) for batch in samples.split(EMBED_BATCH))
@@ -240,11 +240,11 @@ class Exchange(LocalTraining):
         local = self._with_buffer(received, local, data)
         points = local.groups["buffer"]["points"] if "buffer" in local.groups else data.samples[:0]
         joined = DataWithReceived(data.samples, data.indices, None, data.device, points)
-        for name in self.network_names:
+        for name in self.shared_networks:
             load_state(nets[name], local.groups[name])
         nets.train()
         parameters = dict(nets.named_parameters())
-        learning_rate = self.training.learning_rate_at(ctx.round, self.setting.num_rounds)
+        learning_rate = self.training.learning_rate_at(ctx.round, self.info.num_rounds)
         optimizer = make_optimizer(self.training, list(parameters.values()), learning_rate)
         load_optimizer_state(optimizer, parameters, local.groups.get("optimizer", {}))
         with in_parts(nets, self.training.micro_batch):
@@ -255,32 +255,30 @@ class Exchange(LocalTraining):
                 self.training,
                 ctx,
                 learning_rate=learning_rate,
-                min_batch=self.min_batch,
+                min_batch_size=self.min_batch_size,
                 optimizer=optimizer,
                 anchor=[local.groups["anchor"][name].to(ctx.device) for name in parameters]
                 if "anchor" in local.groups
                 else None,
             )
-        networks: dict[str, Tensors] = {name: get_state(nets[name]) for name in self.network_names}
+        networks: dict[str, Tensors] = {name: get_state(nets[name]) for name in self.shared_networks}
         num_rounds, num_points = int(local.scalars["num_rounds"]) + 1, int(local.scalars["num_points"]) + len(joined)
         memory = get_optimizer_state(optimizer, parameters)
         if self._ends_interval(ctx.round):
             # (5): the weight is the mean size of the data since the last aggregation.
             update = Update(ctx.client_id, num_points / num_rounds, Payload(networks), metrics)
             kept = _only(local, ("reserves", "buffer"))
-            return update, kept if self.exchange.restart_optimizer else kept.with_groups(optimizer=memory)
+            return update, kept if self.config.restart_optimizer else kept.with_groups(optimizer=memory)
         shared = {"local_networks": Payload(networks).flatten()} if "local_networks" in self.shares else {}
         local = local.with_groups(**networks, optimizer=memory).with_scalars(num_rounds=num_rounds, num_points=num_points)
         return Update(ctx.client_id, float(len(joined)), Payload(shared), metrics), local
 
     def _with_buffer(self, received: Payload, local: Payload, data: ClientData) -> Payload:
         """The client's state with the points of this pull; those of earlier pulls go unless the buffer is unlimited."""
-        if self.exchange.selection == "none":
+        if self.config.selection == "none":
             return local
-        prefix = "offer_of_"
-        offers = {int(name.removeprefix(prefix)): offer for name, offer in received.groups.items() if name.startswith(prefix)}
-        buffer = make_buffer(offers, data.samples)
-        if self.exchange.buffer == "unlimited" and "buffer" in local.groups:
+        buffer = make_buffer(by_sender(received.groups.get("offers", {})), data.samples)
+        if self.config.buffer == "unlimited" and "buffer" in local.groups:
             buffer = join_buffers(local.groups["buffer"], buffer)
         return local.with_groups(buffer=buffer)
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.contrastive import info_nce, nt_xent
 from unisono.losses.siamese import negative_cosine
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
 
@@ -38,18 +38,14 @@ class FeatARCConfig(Section):
 
 
 @register("featarc")
-class FeatARC(LocalTraining):
+class FeatARC(LocalTraining[FeatARCConfig]):
     """SimCLR, and both views of a sample stay near the global model's representation of it."""
 
     Config = FeatARCConfig
-    network_names = ("encoder", "projector")
-    min_batch = 2
+    shared_networks = ("encoder", "projector")
+    min_batch_size = 2
 
-    def __init__(self, config: FeatARCConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder, config = self.backbone(), self.config
         projector = mlp([encoder.feature_dim, config.hidden_dim, config.projection_dim], norm=None)
         return nn.ModuleDict({"encoder": encoder, "projector": projector})
@@ -57,13 +53,13 @@ class FeatARC(LocalTraining):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        anchors = at_round_start(nets, self.network_names, received, data, lambda x: nets["projector"](nets["encoder"](x)))
+        anchors = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["projector"](nets["encoder"](x)))
         return self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, anchors)), local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         raise NotImplementedError("the loss needs the global model's representations; see client_step")
 
-    def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, anchors: Tensor) -> Terms:
+    def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, anchors: Tensor) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         z_1, z_2 = nets["projector"](nets["encoder"](views)).chunk(2)
         contrast = info_nce if self.config.loss == "info-nce" else nt_xent

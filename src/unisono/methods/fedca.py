@@ -21,12 +21,12 @@ from unisono.core.client_data import ClientData, as_float
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
 from unisono.data.sources.locate import reading
 from unisono.data.sources.npz import read_npz
 from unisono.losses.contrastive import nt_xent
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.heads import mlp
 from unisono.models.nets import build_seeded
 
@@ -43,22 +43,18 @@ class FedCAConfig(Section):
 
 
 @register("fedca")
-class FedCA(LocalTraining):
+class FedCA(LocalTraining[FedCAConfig]):
     """SimCLR with all clients' representations as negatives, and an anchor in public data."""
 
     Config = FedCAConfig
-    network_names = ("encoder", "projector")
-    min_batch = 2
-
-    def __init__(self, config: FedCAConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
+    shared_networks = ("encoder", "projector")
+    min_batch_size = 2
 
     @property
     def shares(self) -> Mapping[str, Share]:
         return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS)}
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         width = self.config.projection_dim
         projector = mlp([encoder.feature_dim, width, width], norm=self.model.norm)
@@ -69,7 +65,7 @@ class FedCA(LocalTraining):
         if self.config.alignment_data is None:
             return server
         public = self._public_data(self.config.alignment_data)
-        nets = build_seeded(self.build, 0)
+        nets = build_seeded(self.build_networks, 0)
         trained = server
         for round in range(self.config.alignment_rounds):
             place = replace(ctx, round=round, phase="alignment")
@@ -78,7 +74,7 @@ class FedCA(LocalTraining):
         return server.with_groups(alignment={"samples": public.samples, "targets": targets})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
-        names = (*self.network_names, "dictionary", "alignment")
+        names = (*self.shared_networks, "dictionary", "alignment")
         return Payload({name: server.groups[name] for name in names if name in server.groups})
 
     def client_step(
@@ -100,7 +96,7 @@ class FedCA(LocalTraining):
         generator: torch.Generator,
         negatives: Tensor | None = None,
         public: Mapping[str, Tensor] | None = None,
-    ) -> Terms:
+    ) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         z_a, z_b = nets["projector"](nets["encoder"](views)).chunk(2)
         contrast = nt_xent(z_a, z_b, self.config.temperature, negatives)
@@ -127,9 +123,9 @@ class FedCA(LocalTraining):
         file = Path(path).expanduser()
         with reading(file), file.open("rb") as content:
             samples = read_npz(content, file, file.stem).samples
-        if tuple(samples.shape[1:]) != self.setting.input_shape:
+        if tuple(samples.shape[1:]) != self.info.input_shape:
             raise UserError(
                 f"method.alignment_data = {path!r} holds samples of shape {tuple(samples.shape[1:])}, "
-                f"but those of the clients have shape {self.setting.input_shape}."
+                f"but those of the clients have shape {self.info.input_shape}."
             )
         return ClientData(samples, torch.arange(len(samples)))

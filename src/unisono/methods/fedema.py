@@ -17,10 +17,10 @@ from torch import nn
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.siamese import byol_regression
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.heads import mlp
 from unisono.models.nets import add_targets, get_state, load_state, mix_states, update_ema, weight_divergence
 
@@ -40,7 +40,7 @@ class FedEMAConfig(Section):
 
 
 @register("fedema")
-class FedEMA(LocalTraining):
+class FedEMA(LocalTraining[FedEMAConfig]):
     """BYOL whose clients mix the global model with their own, the more of their own the further they have drifted apart."""
 
     Config = FedEMAConfig
@@ -48,13 +48,9 @@ class FedEMA(LocalTraining):
         "training": {"learning_rate": 0.032, "schedule": "cosine", "weight_decay": 5e-4},
         "views": {"preset": "byol"},
     }
-    network_names = ONLINE
+    shared_networks = ONLINE
 
-    def __init__(self, config: FedEMAConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         hidden, width, norm = self.config.hidden_dim, self.config.projection_dim, self.model.norm
         encoder = self.backbone()
         nets = {
@@ -84,7 +80,7 @@ class FedEMA(LocalTraining):
         kept = {name: get_state(nets[name]) for name in (*ONLINE, *(f"target_{name}" for name in FOLLOWED))}
         return update, Payload(kept, scalars)
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         p_a, p_b = nets["predictor"](nets["projector"](nets["encoder"](views))).chunk(2)
         with torch.no_grad():

@@ -27,7 +27,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Phase, Setting, register
+from unisono.core.method import Method, Phase, register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.methods.cluster_heads import wanted_clusters
 from unisono.models.backbones import ModelConfig, make_backbone
@@ -47,7 +47,7 @@ class FederatedKMeansConfig(Section):
 
 
 @register("federated-kmeans")
-class FederatedKMeans(Method):
+class FederatedKMeans(Method[FederatedKMeansConfig]):
     """K-means whose clients share centroids and counts; on pixels, or on the features of a finished encoder."""
 
     Config = FederatedKMeansConfig
@@ -56,25 +56,23 @@ class FederatedKMeans(Method):
         "totals": Share(Reduce.MEAN, Reveals.STATISTICS),
     }
 
-    def __init__(self, config: FederatedKMeansConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-        self.model = setting.section(ModelConfig)
-        self.num_clusters = wanted_clusters(config.num_clusters, setting)
-        if config.features == "encoder" and self.model.pretrained is None:
+    def setup(self) -> None:
+        self.model = self.info.section(ModelConfig)
+        self.num_clusters = wanted_clusters(self.config.num_clusters, self.info)
+        if self.config.features == "encoder" and self.model.pretrained is None:
             raise UserError('method.features = "encoder" needs a finished encoder: name one in model.pretrained.')
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         if self.config.features == "pixels":
             return nn.ModuleDict({"encoder": nn.Flatten()})
-        setting = self.setting
-        return nn.ModuleDict({"encoder": make_backbone(self.model, setting.input_shape, setting.mean, setting.std)})
+        info = self.info
+        return nn.ModuleDict({"encoder": make_backbone(self.model, info.input_shape, info.mean, info.std)})
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        return (Phase(ASSIGN),) if "centroids" in server.groups else (Phase(SEED, everyone=True), Phase(ASSIGN))
+        return (Phase(ASSIGN),) if "centroids" in server.groups else (Phase(SEED, all_clients=True), Phase(ASSIGN))
 
     def init_server(self, ctx: Context) -> Payload:
-        encoder = build_seeded(self.build, ctx.rng("weights").initial_seed())["encoder"]
+        encoder = build_seeded(self.build_networks, ctx.rng("weights").initial_seed())["encoder"]
         if self.config.features == "encoder" and self.model.pretrained is not None:
             load_pretrained(encoder, self.model.pretrained)
         return Payload({"encoder": get_state(encoder)})
@@ -114,7 +112,7 @@ class FederatedKMeans(Method):
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         return {"moved": float(server.scalars["moved"])} if "moved" in server.scalars else {}
 
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         if "centroids" in before.groups or "centroids" not in after.groups:
             return ()
         found = len(after.groups["centroids"]["centroids"])
@@ -123,11 +121,11 @@ class FederatedKMeans(Method):
         return [f"clients could show only {found} clusters of the {self.num_clusters} asked for, and so there are {found}."]
 
     def encoder(self, server: Payload) -> nn.Module:
-        encoder = self.build()["encoder"]
+        encoder = self.build_networks()["encoder"]
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
 
-    def assigner(self, server: Payload) -> nn.Module | None:
+    def cluster_model(self, server: Payload) -> nn.Module | None:
         if "variance" not in server.scalars:
             return None
         centroids, variance = server.groups["centroids"]["centroids"], float(server.scalars["variance"])

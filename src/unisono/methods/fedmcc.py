@@ -22,7 +22,7 @@ from unisono.clustering.federated_kmeans import merge_clusters, own_clusters
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Phase, Setting, register
+from unisono.core.method import Phase, register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
 from unisono.methods.cluster_heads import (
     ENTROPY,
@@ -36,7 +36,7 @@ from unisono.methods.cluster_heads import (
     remember_entropy,
     wanted_clusters,
 )
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.models.nets import add_targets, load_state, update_ema
 
@@ -66,7 +66,7 @@ class FedMCCConfig(ClusterHeadsConfig):
 
 
 @register("fedmcc")
-class FedMCC(LocalTraining):
+class FedMCC(LocalTraining[FedMCCConfig]):
     """Momentum contrastive clustering in two stages: the encoder first, then the clusters with the encoder frozen."""
 
     Config = FedMCCConfig
@@ -74,19 +74,19 @@ class FedMCC(LocalTraining):
         "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128, "local_epochs": 5},
         "views": {"preset": "fedmcc"},
     }
-    min_batch = 2
+    min_batch_size = 2
 
-    def __init__(self, config: FedMCCConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
+    def setup(self) -> None:
+        super().setup()
+        config, num_rounds = self.config, self.info.num_rounds
         if config.represent_rounds == 0 and self.model.pretrained is None:
             raise UserError("method.represent_rounds = 0 clusters with a finished encoder: name one in model.pretrained.")
-        self.config = config
-        self.num_clusters = wanted_clusters(config.num_clusters, setting)
-        default = setting.num_rounds - max(1, round(setting.num_rounds / 11))
+        self.num_clusters = wanted_clusters(config.num_clusters, self.info)
+        default = num_rounds - max(1, round(num_rounds / 11))
         self.represent_rounds = default if config.represent_rounds is None else config.represent_rounds
 
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return (*self._shared(REPRESENT), *self._shared(CLUSTER))
 
     @property
@@ -97,9 +97,9 @@ class FedMCC(LocalTraining):
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         stage = Phase(str(server.scalars["stage"]))
         unseeded = self.config.cluster_start == "kmeans" and "num_seeded" not in server.scalars
-        return (Phase(SEED, everyone=True), stage) if stage.name == CLUSTER and unseeded else (stage,)
+        return (Phase(SEED, all_clients=True), stage) if stage.name == CLUSTER and unseeded else (stage,)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         nets = nn.ModuleDict({"encoder": encoder, **make_heads(encoder.feature_dim, self.config, self.num_clusters)})
         return add_targets(nets, (*LEARNT[REPRESENT], *LEARNT[CLUSTER]))
@@ -131,14 +131,14 @@ class FedMCC(LocalTraining):
         )
         return update, local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         z_a, z_b = nets["instance_head"](nets["encoder"](views)).chunk(2)
         with torch.no_grad():
             target_z_a, target_z_b = nets["target_instance_head"](nets["target_encoder"](views)).chunk(2)
         return {"loss": instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)}
 
-    def loss_of_clusters(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss_of_clusters(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         """The terms of a batch in stage 2."""
         with torch.no_grad():
             h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
@@ -165,7 +165,7 @@ class FedMCC(LocalTraining):
                 return server.with_scalars(stage=CLUSTER)
         return server
 
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         notes = collapse_notes(before, after, self.config.collapse_threshold)
         if before.scalars["stage"] != after.scalars["stage"]:
             notes.append("stage 1 is done: from the next round on the encoder is frozen and the cluster head is learnt.")
@@ -176,10 +176,10 @@ class FedMCC(LocalTraining):
             )
         return notes
 
-    def assigner(self, server: Payload) -> nn.Module | None:
+    def cluster_model(self, server: Payload) -> nn.Module | None:
         if ENTROPY not in server.scalars:
             return None  # the cluster head has not been trained yet
-        nets = self.build()
+        nets = self.build_networks()
         for name in ("encoder", "cluster_head"):
             load_state(nets[name], server.groups[name])
         return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()

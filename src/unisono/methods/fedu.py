@@ -15,10 +15,10 @@ from torch import nn
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.siamese import byol_regression
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.own_predictor import load_own_targets, train_with_own_predictor
 from unisono.models.heads import mlp
 from unisono.models.nets import add_targets, update_ema
@@ -39,7 +39,7 @@ class FedUConfig(Section):
 
 
 @register("fedu")
-class FedU(LocalTraining):
+class FedU(LocalTraining[FedUConfig]):
     """BYOL whose clients keep their own predictor when the global encoder has moved far from theirs."""
 
     Config = FedUConfig
@@ -47,13 +47,9 @@ class FedU(LocalTraining):
         "training": {"learning_rate": 0.032, "schedule": "cosine", "weight_decay": 5e-4},
         "views": {"preset": "byol"},
     }
-    network_names = ("encoder", "projector", "predictor")
+    shared_networks = ("encoder", "projector", "predictor")
 
-    def __init__(self, config: FedUConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         hidden, width, norm = self.config.hidden_dim, self.config.projection_dim, self.model.norm
         encoder = self.backbone()
         nets = {
@@ -73,7 +69,7 @@ class FedU(LocalTraining):
 
         return train_with_own_predictor(train, nets, received, local, self.config.divergence_threshold, KEPT)
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         p_a, p_b = nets["predictor"](nets["projector"](nets["encoder"](views))).chunk(2)
         with torch.no_grad():

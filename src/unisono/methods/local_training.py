@@ -1,6 +1,6 @@
 """The local training loop, and the template of methods that are a loss plus a few networks.
 
-A method of this kind writes ``build`` (its networks) and ``loss`` (its formula). The template loads what the server sent,
+A method of this kind writes ``build_networks`` and ``loss`` (its formula). The template loads what the server sent,
 trains on the client's samples, and shares the networks named in ``shares``; the server keeps their means.
 """
 
@@ -21,7 +21,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Method, Setting
+from unisono.core.method import C, Method
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.data.views import ViewsConfig, make_views
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
@@ -29,9 +29,9 @@ from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state
 from unisono.models.pretrained import load_pretrained
 
-Terms = Mapping[str, Tensor]
+LossTerms = Mapping[str, Tensor]
 """Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
-Loss = Callable[["Batch", torch.Generator], Terms]
+Loss = Callable[["Batch", torch.Generator], LossTerms]
 """The terms of a batch; all randomness comes from the generator."""
 
 
@@ -136,7 +136,7 @@ def train_locally(
     ctx: Context,
     *,
     learning_rate: float,
-    min_batch: int = 1,
+    min_batch_size: int = 1,
     after_step: Callable[[], None] = lambda: None,
     optimizer: torch.optim.Optimizer | None = None,
     anchor: Sequence[Tensor] | None = None,
@@ -150,7 +150,7 @@ def train_locally(
         training: epochs, batch size, optimiser.
         ctx: gives the order of samples and the views.
         learning_rate: step size of this round.
-        min_batch: smaller batches are skipped and counted in ``skipped_batches``.
+        min_batch_size: smaller batches are skipped and counted in ``skipped_batches``.
         after_step: called after every step, such as for a moving average.
         optimizer: continues with what it remembers, at its own learning rate; a new one where None.
         anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
@@ -163,7 +163,7 @@ def train_locally(
     sums: dict[str, Tensor] = {}
     num_steps = num_skipped = 0
     for batch in batches(data, training, ctx.rng("order")):
-        if len(batch) < min_batch:
+        if len(batch) < min_batch_size:
             num_skipped += 1
             continue
         with _autocast(training, ctx.device):
@@ -186,35 +186,34 @@ def train_locally(
     return metrics
 
 
-class LocalTraining(Method):
+class LocalTraining(Method[C]):
     """Template: received networks are trained on ``loss`` and their means become the next global networks.
 
     The group of every network in a payload has the network's name. The one called ``encoder`` is what users get.
     """
 
-    def __init__(self, config: Section, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.training = setting.section(TrainingConfig)
-        self.model = setting.section(ModelConfig)
-        self.views = make_views(setting.section(ViewsConfig), setting.input_shape)
+    def setup(self) -> None:
+        self.training = self.info.section(TrainingConfig)
+        self.model = self.info.section(ModelConfig)
+        self.views = make_views(self.info.section(ViewsConfig), self.info.input_shape)
         self._check_micro_batch(self.model.norm != "batch")
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        return dict.fromkeys(self.network_names, Share(Reduce.MEAN))
+        return dict.fromkeys(self.shared_networks, Share(Reduce.MEAN))
 
     @property
     @abstractmethod
-    def network_names(self) -> tuple[str, ...]:
-        """The networks of ``build`` that clients share."""
+    def shared_networks(self) -> tuple[str, ...]:
+        """The networks of ``build_networks`` that clients share."""
 
     @property
-    def min_batch(self) -> int:
+    def min_batch_size(self) -> int:
         """The smallest batch the loss is defined for; batch normalisation of vectors needs two samples."""
         return 2 if self.model.norm == "batch" else 1
 
     @abstractmethod
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         """The terms of one batch, ``loss`` among them."""
 
     def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
@@ -222,20 +221,20 @@ class LocalTraining(Method):
 
     def backbone(self) -> Backbone:
         """A new encoder as the table ``[model]`` describes it."""
-        setting = self.setting
-        backbone = make_backbone(self.model, setting.input_shape, setting.mean, setting.std)
+        info = self.info
+        backbone = make_backbone(self.model, info.input_shape, info.mean, info.std)
         self._check_micro_batch(can_take_parts(backbone))
         return backbone
 
     def init_server(self, ctx: Context) -> Payload:
-        nets = build_seeded(self.build, ctx.rng("weights").initial_seed())
+        nets = build_seeded(self.build_networks, ctx.rng("weights").initial_seed())
         if self.model.pretrained is not None:
             for name in {"encoder", "target_encoder"} & set(nets):
                 load_pretrained(nets[name], self.model.pretrained)
-        return Payload({name: get_state(nets[name]) for name in self.network_names})
+        return Payload({name: get_state(nets[name]) for name in self.shared_networks})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
-        return Payload({name: server.groups[name] for name in self.network_names})
+        return Payload({name: server.groups[name] for name in self.shared_networks})
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
@@ -243,8 +242,8 @@ class LocalTraining(Method):
         return self.train(nets, received, data, ctx, lambda batch, generator: self.loss(nets, batch, generator)), local
 
     def train(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context, loss: Loss) -> Update:
-        """Loads what was received, trains on a loss, and shares the networks of ``network_names``."""
-        return self.train_networks(nets, received, data, ctx, loss, self.network_names)
+        """Loads what was received, trains on a loss, and shares the networks of ``shared_networks``."""
+        return self.train_networks(nets, received, data, ctx, loss, self.shared_networks)
 
     def train_networks(
         self,
@@ -259,7 +258,7 @@ class LocalTraining(Method):
         """The same for a phase that shares some networks only, or trains on top of frozen ones.
 
         Args:
-            nets: what ``build`` returned.
+            nets: what ``build_networks`` returned.
             received: holds the networks that are shared or frozen.
             data: the client's samples.
             ctx: gives the order of samples and the views.
@@ -279,8 +278,8 @@ class LocalTraining(Method):
                 data,
                 self.training,
                 ctx,
-                learning_rate=self.training.learning_rate_at(ctx.round, self.setting.num_rounds),
-                min_batch=self.min_batch,
+                learning_rate=self.training.learning_rate_at(ctx.round, self.info.num_rounds),
+                min_batch_size=self.min_batch_size,
                 after_step=lambda: self.after_step(nets, ctx),
             )
         return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in shared}), metrics)
@@ -289,7 +288,7 @@ class LocalTraining(Method):
         return server.with_groups(**aggregate.means)
 
     def encoder(self, server: Payload) -> nn.Module:
-        encoder = self.build()["encoder"]
+        encoder = self.build_networks()["encoder"]
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import nn
 
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Aggregate, Payload
 from unisono.methods.cluster_heads import (
     ENTROPY,
@@ -27,7 +27,7 @@ from unisono.methods.cluster_heads import (
     remember_entropy,
     wanted_clusters,
 )
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.nets import add_targets, load_state, update_ema
 
 ONLINE = ("encoder", "instance_head", "cluster_head")
@@ -40,7 +40,7 @@ class MCCConfig(ClusterHeadsConfig):
 
 
 @register("mcc")
-class MCC(LocalTraining):
+class MCC(LocalTraining[MCCConfig]):
     """Momentum contrastive clustering: each view's online outputs meet the target's outputs of the other view."""
 
     Config = MCCConfig
@@ -48,20 +48,19 @@ class MCC(LocalTraining):
         "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128},
         "views": {"preset": "fedmcc"},
     }
-    network_names = (*ONLINE, *(f"target_{name}" for name in ONLINE))
-    min_batch = 2
+    shared_networks = (*ONLINE, *(f"target_{name}" for name in ONLINE))
+    min_batch_size = 2
 
-    def __init__(self, config: MCCConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.config = config
-        self.num_clusters = wanted_clusters(config.num_clusters, setting)
+    def setup(self) -> None:
+        super().setup()
+        self.num_clusters = wanted_clusters(self.config.num_clusters, self.info)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         nets = nn.ModuleDict({"encoder": encoder, **make_heads(encoder.feature_dim, self.config, self.num_clusters)})
         return add_targets(nets, ONLINE)
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         h = nets["encoder"](views)
         z_a, z_b = nets["instance_head"](h).chunk(2)
@@ -87,11 +86,11 @@ class MCC(LocalTraining):
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         return remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
 
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         return collapse_notes(before, after, self.config.collapse_threshold)
 
-    def assigner(self, server: Payload) -> nn.Module:
-        nets = self.build()
+    def cluster_model(self, server: Payload) -> nn.Module:
+        nets = self.build_networks()
         for name in ("encoder", "cluster_head"):
             load_state(nets[name], server.groups[name])
         return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()

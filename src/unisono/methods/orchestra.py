@@ -30,17 +30,17 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.method import Phase, Setting, register
+from unisono.core.method import Guarantee, Phase, register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.views import rotate_quarter_turns
 from unisono.evaluation.clusters import clustering_accuracy
 from unisono.evaluation.features import embed
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
 from unisono.models.nets import freeze, load_state, update_ema
 from unisono.models.norms import Norm
-from unisono.privacy.guarantee import SMALLEST_CLUSTER, Guarantee, KAnonymity, NoGuarantee
+from unisono.privacy.guarantee import SMALLEST_CLUSTER, KAnonymity, NoGuarantee
 from unisono.privacy.local_dp import LocalDp
 
 
@@ -83,17 +83,16 @@ class OrchestraConfig(Section):
 
 
 @register("orchestra")
-class Orchestra(LocalTraining):
+class Orchestra(LocalTraining[OrchestraConfig]):
     """Local clusters of equal size become global clusters, which a sample and its views must share."""
 
     Config = OrchestraConfig
     defaults = {"views": {"preset": "byol"}}
 
-    def __init__(self, config: OrchestraConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        if config.degeneracy_weight > 0 and len(setting.input_shape) != 3:
+    def setup(self) -> None:
+        super().setup()
+        if self.config.degeneracy_weight > 0 and len(self.info.input_shape) != 3:
             raise UserError("method.degeneracy_weight must be 0 for samples that are no images: rotations need images.")
-        self.config = config
         self._check_micro_batch(self.projector_norm != "batch")
 
     @property
@@ -102,11 +101,11 @@ class Orchestra(LocalTraining):
         return self.config.projector_norm or self.model.norm
 
     @property
-    def min_batch(self) -> int:
-        return 2 if self.projector_norm == "batch" else super().min_batch
+    def min_batch_size(self) -> int:
+        return 2 if self.projector_norm == "batch" else super().min_batch_size
 
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         online = ("encoder", "projector", "rotation_head")
         return (*online, "target_encoder", "target_projector") if self.config.aggregate_target else online
 
@@ -116,17 +115,15 @@ class Orchestra(LocalTraining):
             return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS)}
         return {**super().shares, "local_centroids": Share(Reduce.STACK, Reveals.STATISTICS)}
 
-    @property
-    def guarantee(self) -> Guarantee:
-        """What is promised about the centroids that clients release."""
+    def release_guarantee(self) -> Guarantee:
         if self.config.share == "representations":
             return NoGuarantee()
         return self._budget if self.config.privacy == "local-dp" else KAnonymity(self.config.min_cluster_size)
 
-    def forewarnings(self, num_samples: Sequence[int]) -> Sequence[str]:
+    def preflight_warnings(self, client_sizes: Sequence[int]) -> Sequence[str]:
         if self.config.privacy != "local-dp":
             return ()
-        median = sorted(num_samples)[len(num_samples) // 2]
+        median = sorted(client_sizes)[len(client_sizes) // 2]
         ratio = self._budget.noise_to_signal(median, self.config.sketch_dim or self.config.projection_dim)
         if ratio <= 1:
             return ()
@@ -137,9 +134,9 @@ class Orchestra(LocalTraining):
         )
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        return (Phase("cluster", everyone=True), Phase("train")) if "centroids" not in server.groups else (Phase("train"),)
+        return (Phase("cluster", all_clients=True), Phase("train")) if "centroids" not in server.groups else (Phase("train"),)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         width = self.config.projection_dim
         nets = nn.ModuleDict()
         for prefix in ("", "target_"):
@@ -153,7 +150,7 @@ class Orchestra(LocalTraining):
         return nets
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
-        groups = {name: server.groups[name] for name in self.network_names}
+        groups = {name: server.groups[name] for name in self.shared_networks}
         return Payload(groups) if ctx.phase == "cluster" else Payload({**groups, "centroids": server.groups["centroids"]})
 
     def client_step(
@@ -165,7 +162,7 @@ class Orchestra(LocalTraining):
                 load_state(nets["target_" + name], received.groups[name])
         private = self._private_centroids(nets, received, data, ctx) if self.config.privacy == "local-dp" else None
         if ctx.phase == "cluster":
-            for name in self.network_names:
+            for name in self.shared_networks:
                 load_state(nets[name], received.groups[name])
             if private is None:
                 self._fill(memory, nets, data, ctx)
@@ -177,7 +174,7 @@ class Orchestra(LocalTraining):
         groups = {**update.payload.groups, **released}
         return Update(ctx.client_id, update.weight, Payload(groups), {**update.metrics, **metrics}), local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         raise NotImplementedError("the loss needs the round's centroids; see client_step")
 
     def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
@@ -201,13 +198,13 @@ class Orchestra(LocalTraining):
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         return {name: float(value) for name, value in server.scalars.items()}
 
-    def notes(self, before: Payload, after: Payload) -> Sequence[str]:
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         number, wanted = after.scalars.get("num_global_clusters"), self.config.num_global_clusters
         if number is None or number == wanted or number == before.scalars.get("num_global_clusters"):
             return ()
         return (f"{number} global clusters instead of {wanted}: no more centroids arrived",)
 
-    def consistency(self, server: Payload, clients: Sequence[Tensor], ctx: Context) -> float:
+    def cluster_consistency(self, server: Payload, clients: Sequence[Tensor], ctx: Context) -> float:
         """The fraction c of Proposition 3.3: samples whose global cluster is that of a clustering of all representations.
 
         Clusters are matched one to one. The clustering in one place is the closest to its centroids of three: one that starts
@@ -239,20 +236,22 @@ class Orchestra(LocalTraining):
     def encoder(self, server: Payload) -> nn.Module:
         return self._evaluated(server)[0].eval()
 
-    def assigner(self, server: Payload) -> nn.Module | None:
+    def cluster_model(self, server: Payload) -> nn.Module | None:
         if "centroids" not in server.groups:
             return None
         encoder, projector = self._evaluated(server)
         return NearestCentroid(encoder, projector, server.groups["centroids"]["centroids"], self.config.temperature).eval()
 
     def _evaluated(self, server: Payload) -> tuple[nn.Module, nn.Module]:
-        nets = self.build()
+        nets = self.build_networks()
         prefix = "target_" if self.config.evaluate == "target" and self.config.aggregate_target else ""
         for name in ("encoder", "projector"):
             load_state(nets[name], server.groups[prefix + name])
         return nets["encoder"], nets["projector"]
 
-    def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, centroids: Tensor, memory: _Memory) -> Terms:
+    def _loss(
+        self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, centroids: Tensor, memory: _Memory
+    ) -> LossTerms:
         config = self.config
         view = self.views.first(batch.x, generator)
         with torch.no_grad():
@@ -281,7 +280,7 @@ class Orchestra(LocalTraining):
         order = torch.randperm(len(data), generator=ctx.rng("order"))[: self.config.memory_size]
         with torch.no_grad():
             for positions in order.split(max(2, self.training.batch_size)):
-                if len(positions) >= self.min_batch:
+                if len(positions) >= self.min_batch_size:
                     memory.add(positions, self._represent(nets, data.batch(positions), target=True))
 
     def _release(self, memory: _Memory, ctx: Context) -> tuple[dict[str, Tensors], dict[str, float]]:
@@ -299,7 +298,7 @@ class Orchestra(LocalTraining):
     def _private_centroids(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> dict[str, Tensors]:
         """Noisy centroids of all of the client's samples as the received target sees them, each by itself."""
         config, width = self.config, self.config.projection_dim
-        points = at_round_start(nets, self.network_names, received, data, lambda x: self._represent(nets, x, target=True))
+        points = at_round_start(nets, self.shared_networks, received, data, lambda x: self._represent(nets, x, target=True))
         secret = ctx.rng("noise") if config.noise_source == "seed" else torch.Generator().manual_seed(randbits(63))
         projection = None
         if config.sketch_dim is not None and config.sketch_dim < width:

@@ -13,9 +13,9 @@ from torch import nn
 
 from unisono.core.config import Section
 from unisono.core.errors import UserError
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.data.views import rotate_quarter_turns
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.heads import mlp
 
 
@@ -26,19 +26,18 @@ class RotPredConfig(Section):
 
 
 @register("rotpred")
-class RotPred(LocalTraining):
+class RotPred(LocalTraining[RotPredConfig]):
     """Which multiple of 90 degrees was a view rotated by?"""
 
     Config = RotPredConfig
-    network_names = ("encoder", "projector", "rotation_head")
+    shared_networks = ("encoder", "projector", "rotation_head")
 
-    def __init__(self, config: RotPredConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        if len(setting.input_shape) != 3:
-            raise UserError(f"method 'rotpred' needs images, and the samples have shape {setting.input_shape}.")
-        self.config = config
+    def setup(self) -> None:
+        super().setup()
+        if len(self.info.input_shape) != 3:
+            raise UserError(f"method 'rotpred' needs images, and the samples have shape {self.info.input_shape}.")
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
         width = self.config.projection_dim
         return nn.ModuleDict(
@@ -49,7 +48,7 @@ class RotPred(LocalTraining):
             }
         )
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         turns = torch.randint(4, (len(batch),), generator=generator, device=batch.x.device)
         rotated = rotate_quarter_turns(self.views.first(batch.x, generator), turns)
         logits = nets["rotation_head"](nets["projector"](nets["encoder"](rotated)))

@@ -15,7 +15,7 @@ from unisono.models.nets import load_state
 @torch.no_grad()
 def at_round_start(
     nets: nn.ModuleDict,
-    network_names: Iterable[str],
+    names: Iterable[str],
     received: Payload,
     data: ClientData,
     output: Callable[[Tensor], Tensor],
@@ -25,13 +25,13 @@ def at_round_start(
 
     Args:
         nets: left with the received weights.
-        network_names: which of them to load.
+        names: which of them to load.
         received: what the server sent.
         data: the client's samples.
         output: samples to outputs, by these networks.
         batch_size: samples per forward pass.
     """
-    for name in network_names:
+    for name in names:
         load_state(nets[name], received.groups[name])
     nets.eval()
     parts = [output(data.batch(positions)).float() for positions in torch.arange(len(data)).split(batch_size)]

@@ -7,7 +7,7 @@ out when a new global model comes, and kept until the next: in between only the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unisono.clustering.importance import compare, draw_without_replacement, log_importance, mean_losses
 from unisono.clustering.kmeans import kmeans, nearest_members
+from unisono.core.addressing import address
 from unisono.core.client_data import ClientData, as_float
 from unisono.core.config import Section
 from unisono.core.context import Context
@@ -66,11 +67,11 @@ def look_at_candidates(
     embed: Embed,
     embed_pair: EmbedPair,
     networks: Payload,
-    reserves: Tensors,
+    reserves: Mapping[int, Tensor],
     data: ClientData,
     ctx: Context,
 ) -> dict[str, Tensor]:
-    """The ``positions`` of the candidates (7), and for each neighbour i ``i.clusters``, ``i.macro`` (8) and ``i.losses`` (10).
+    """The ``positions`` of the candidates (7), and for each neighbour ``clusters``, ``macro`` (8) and ``losses`` (10).
 
     The candidates are embedded once, not once per neighbour. They are the device's own points: (7) draws from D_j^t, which
     holds received points too, but then a point would travel on to devices that its owner has no link to.
@@ -90,7 +91,7 @@ def look_at_candidates(
     for neighbor, reserve in reserves.items():
         rng = ctx.rng(f"clusters for {neighbor}")
         compared = compare(candidates, *embed_pair(networks, reserve), config.num_clusters, config.margin, rng)
-        table |= {f"{neighbor}.{name}": tensor for name, tensor in compared.items()}
+        table |= {address(neighbor, name): tensor for name, tensor in compared.items()}
     return table
 
 
@@ -115,9 +116,9 @@ def draw_for(
         generator: draws them.
     """
     chances = torch.zeros(len(table["positions"]), dtype=torch.float64)
-    if f"{neighbor}.macro" in table:
+    if address(neighbor, "macro") in table:
         first, last = config.importance_temperature
-        losses = table[f"{neighbor}.losses"] if losses is None else losses
-        clusters, macro = table[f"{neighbor}.clusters"], table[f"{neighbor}.macro"]
+        losses = table[address(neighbor, "losses")] if losses is None else losses
+        clusters, macro = table[address(neighbor, "clusters")], table[address(neighbor, "macro")]
         chances = log_importance(losses, clusters, macro, first + (last - first) * progress)
     return table["positions"][draw_without_replacement(chances, config.points_per_pull, generator)]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.labelled import label_cross_entropy
-from unisono.methods.local_training import Batch, Terms
+from unisono.methods.local_training import Batch, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.methods.user_verification import UserVerificationConfig, UserVerified
 
@@ -33,34 +33,30 @@ class SemiFedConfig(UserVerificationConfig):
 
 
 @register("semifed")
-class SemiFed(UserVerified):
+class SemiFed(UserVerified[SemiFedConfig]):
     """Labels where there are some, confident predictions of the server's model elsewhere, and agreement of two views."""
 
     Config = SemiFedConfig
     needs_labels = True
 
-    def __init__(self, config: SemiFedConfig, setting: Setting) -> None:
-        super().__init__(config, setting, label_head=True)
-        self.config = config
-
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return ("encoder", *self.head_names)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         return self.with_heads(nn.ModuleDict({"encoder": self.backbone()}))
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        logits = at_round_start(nets, self.network_names, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        logits = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
         guesses = pseudo_labels(logits, self.config.threshold)
         return self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, guesses)), local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         raise NotImplementedError("the loss needs the round's pseudo-labels; see client_step")
 
-    def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, guesses: Tensor) -> Terms:
+    def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, guesses: Tensor) -> LossTerms:
         if batch.labels is None:
             raise ValueError("SemiFed needs labels, hidden ones as -1")
         h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))

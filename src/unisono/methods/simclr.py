@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.losses.contrastive import info_nce, nt_xent
-from unisono.methods.local_training import Batch, Terms
+from unisono.methods.local_training import Batch, LossTerms
 from unisono.methods.two_views import TwoViewConfig, combine
 from unisono.methods.user_verification import UserVerified
 from unisono.models.heads import mlp
@@ -38,27 +38,27 @@ class SimCLRConfig(TwoViewConfig):
 
 
 @register("simclr")
-class SimCLR(UserVerified):
+class SimCLR(UserVerified[SimCLRConfig]):
     """Two views of a sample attract, all other samples of the client's batch repel."""
 
     Config = SimCLRConfig
-    min_batch = 2
+    min_batch_size = 2
 
-    def __init__(self, config: SimCLRConfig, setting: Setting) -> None:
-        super().__init__(config, setting, label_head=config.label_weight > 0)
-        self.config = config
+    def setup(self) -> None:
+        super().setup()
+        self.needs_labels = self.config.label_weight > 0
 
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return ("encoder", "projector", *self.head_names)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder, config = self.backbone(), self.config
         dims = [encoder.feature_dim, config.hidden_dim or config.projection_dim, config.projection_dim]
         projector = mlp(dims, norm=self.model.norm if config.projector_norm else None)
         return self.with_heads(nn.ModuleDict({"encoder": encoder, "projector": projector}))
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         h = nets["encoder"](views)
         z_1, z_2 = nets["projector"](h).chunk(2)

@@ -15,10 +15,10 @@ from torch import nn
 
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
-from unisono.core.method import Setting, register
+from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.siamese import negative_cosine
-from unisono.methods.local_training import Batch, Terms
+from unisono.methods.local_training import Batch, LossTerms
 from unisono.methods.own_predictor import train_with_own_predictor
 from unisono.methods.two_views import Rows, TwoViewConfig, combine
 from unisono.methods.user_verification import UserVerified
@@ -40,21 +40,21 @@ class SimSiamConfig(TwoViewConfig):
 
 
 @register("simsiam")
-class SimSiam(UserVerified):
+class SimSiam(UserVerified[SimSiamConfig]):
     """Each view predicts the projection of the other; no negatives."""
 
     Config = SimSiamConfig
     defaults = {"training": {"learning_rate": 0.01}}
 
-    def __init__(self, config: SimSiamConfig, setting: Setting) -> None:
-        super().__init__(config, setting, label_head=config.label_weight > 0)
-        self.config = config
+    def setup(self) -> None:
+        super().setup()
+        self.needs_labels = self.config.label_weight > 0
 
     @property
-    def network_names(self) -> tuple[str, ...]:
+    def shared_networks(self) -> tuple[str, ...]:
         return ("encoder", "projector", "predictor", *self.head_names)
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder, config, norm = self.backbone(), self.config, self.model.norm
         width, hidden = config.projection_dim, config.hidden_dim or config.projection_dim
         deep = config.projector == "three-layer"
@@ -81,7 +81,7 @@ class SimSiam(UserVerified):
 
         return train_with_own_predictor(train, nets, received, local, threshold, ("encoder", "predictor"))
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         h = nets["encoder"](views)
         z = nets["projector"](h)

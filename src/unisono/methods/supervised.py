@@ -14,7 +14,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.method import register
 from unisono.core.payload import Payload, Update
-from unisono.methods.local_training import Batch, LocalTraining, Terms
+from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 
 
 @register("supervised")
@@ -22,11 +22,11 @@ class Supervised(LocalTraining):
     """Cross-entropy with the clients' labels through one linear layer."""
 
     needs_labels = True
-    network_names = ("encoder", "classifier")
+    shared_networks = ("encoder", "classifier")
 
-    def build(self) -> nn.ModuleDict:
+    def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()
-        return nn.ModuleDict({"encoder": encoder, "classifier": nn.Linear(encoder.feature_dim, self.setting.num_classes or 1)})
+        return nn.ModuleDict({"encoder": encoder, "classifier": nn.Linear(encoder.feature_dim, self.info.num_classes or 1)})
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
@@ -35,7 +35,7 @@ class Supervised(LocalTraining):
             raise ValueError("supervised training needs labels")
         return super().client_step(nets, received, local, data.subset(data.labels >= 0), ctx)
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         if batch.labels is None:
             raise ValueError("supervised training needs labels")
         logits = nets["classifier"](nets["encoder"](self.views.first(batch.x, generator)))

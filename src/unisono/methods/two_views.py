@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unisono.losses.labelled import label_cross_entropy, within_classes
 from unisono.losses.mutual_information import global_bound, info_nce_bound
-from unisono.methods.local_training import Terms
+from unisono.methods.local_training import LossTerms
 from unisono.methods.user_verification import UserVerificationConfig, UserVerified
 
 Rows = Tensor | slice
@@ -40,7 +40,7 @@ def combine(
     labels: Tensor | None,
     own_loss: Callable[[Rows], Tensor],
     scores: Callable[[Rows], Tensor] | None = None,
-) -> Terms:
+) -> LossTerms:
     """The terms of Algorithm 2, ``loss`` among them.
 
     Args:
@@ -57,7 +57,7 @@ def combine(
     everyone = slice(None)
     unlabelled = everyone if known is None else ~known
     losses: dict[str, Tensor] = {}
-    if len(h_1[unlabelled]) >= method.min_batch:
+    if len(h_1[unlabelled]) >= method.min_batch_size:
         losses["unsupervised_loss"] = own_loss(unlabelled)
     verified = everyone if config.uv_labelled else unlabelled
     verification = method.verify(nets, h_1[verified], h_2[verified])
@@ -65,18 +65,18 @@ def combine(
         losses["uv_loss"] = verification.pop("uv_loss")
     if labels is not None and known is not None and bool(known.any()):
         logits_1, logits_2 = nets["label_head"](features).chunk(2)
-        losses["class_loss"] = within_classes(own_loss, labels, method.min_batch)
+        losses["class_loss"] = within_classes(own_loss, labels, method.min_batch_size)
         losses["label_loss"] = label_cross_entropy(logits_1, logits_2, labels)
     weights = {"uv_loss": config.uv_weight, "class_loss": config.label_weight, "label_loss": config.label_weight}
     total = torch.stack([weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum()
     information = dict(verification)
     if scores is not None and len(h_1[unlabelled]) >= 2:
         with torch.no_grad():
-            information |= _information(verification, scores(unlabelled), method.setting.num_clients)
+            information |= _information(verification, scores(unlabelled), method.info.num_clients)
     return {"loss": total, **(losses if len(losses) > 1 else {}), **information}
 
 
-def _information(verification: Terms, scores: Tensor, num_clients: int) -> dict[str, Tensor]:
+def _information(verification: LossTerms, scores: Tensor, num_clients: int) -> dict[str, Tensor]:
     """The local term of Eq. 6, and the whole bound where users are verified."""
     local = info_nce_bound(scores)
     if not verification:

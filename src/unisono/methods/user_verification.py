@@ -11,25 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.method import Setting
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.losses.user_verification import client_log_likelihood
-from unisono.methods.local_training import Batch, LocalTraining, Loss, Terms
+from unisono.methods.local_training import Batch, LocalTraining, Loss, LossTerms
 from unisono.models.heads import mlp
 
 VECTORS = "user_vectors"
 """The network, and the group of payloads, that hold the clients' vectors."""
 INFORMATION = "mi_"
-"""Terms of this prefix bound mutual information, in nats; they are logged for the networks as received, before any step."""
+"""LossTerms of this prefix bound mutual information, in nats; they are logged for the networks as received, before any step."""
 
 
 class UserVerificationConfig(Section):
@@ -39,6 +40,9 @@ class UserVerificationConfig(Section):
     uv_scale: float = Field(10.0, gt=0, description="factor of the cosines in the softmax over clients")
     uv_hidden_dim: int = Field(2048, ge=1, description="hidden width of the client projector")
     uv_dim: int = Field(128, ge=1, description="width of the clients' vectors")
+
+
+U = TypeVar("U", bound=UserVerificationConfig, default=Any)
 
 
 class UserVectors(nn.Module):
@@ -65,23 +69,18 @@ class UserVectors(nn.Module):
         self.client_id = client_id
 
 
-class UserVerified(LocalTraining):
+class UserVerified(LocalTraining[U]):
     """Template: local training, with user verification where ``uv_weight`` is above 0, and a label head where it is asked for.
 
     A method lists ``head_names`` among its networks, passes its networks through ``with_heads``, and adds the ``uv_loss`` of
     ``verify`` to its loss. With ``uv_weight = 0`` and no label head it is plain local training.
-
-    Args:
-        config: the method's own table.
-        setting: the run around it.
-        label_head: whether a linear layer on the features predicts labels; then clients hand over the labels they have.
+    A method that ``needs_labels`` has a linear layer on the features that predicts them.
     """
 
-    def __init__(self, config: UserVerificationConfig, setting: Setting, label_head: bool = False) -> None:
-        super().__init__(config, setting)
-        self._verification = config
-        self.needs_labels = label_head
-        self.verifies = config.uv_weight > 0
+    @property
+    def verifies(self) -> bool:
+        """Whether users are verified."""
+        return self.config.uv_weight > 0
 
     @property
     def head_names(self) -> tuple[str, ...]:
@@ -94,12 +93,12 @@ class UserVerified(LocalTraining):
 
     def with_heads(self, nets: nn.ModuleDict) -> nn.ModuleDict:
         """The same networks, ``encoder`` among them, and the heads that the config asks for."""
-        config, feature_dim = self._verification, int(nets["encoder"].feature_dim)  # type: ignore[arg-type]
+        config, feature_dim = self.config, int(nets["encoder"].feature_dim)  # type: ignore[arg-type]
         if self.needs_labels:
-            nets["label_head"] = nn.Linear(feature_dim, self.setting.num_classes or 1)
+            nets["label_head"] = nn.Linear(feature_dim, self.info.num_classes or 1)
         if self.verifies:
             nets["client_projector"] = mlp([feature_dim, config.uv_hidden_dim, config.uv_dim], norm=None)
-            nets[VECTORS] = UserVectors(self.setting.num_clients, config.uv_dim)
+            nets[VECTORS] = UserVectors(self.info.num_clients, config.uv_dim)
         return nets
 
     def init_server(self, ctx: Context) -> Payload:
@@ -140,22 +139,21 @@ class UserVerified(LocalTraining):
         """
         if not self.verifies or len(h_1) == 0:
             return {}
-        net, scale = _vectors(nets), self._verification.uv_scale
+        net, scale = _vectors(nets), self.config.uv_scale
         z = nets["client_projector"](torch.cat((h_1, h_2)))
         log_1, log_2 = client_log_likelihood(z, net.vectors, net.own, net.client_id, scale).view(2, -1).mean(dim=1)
         return {
             "uv_loss": -(log_1 + log_2),
             "mi_client_1": log_1.detach(),
             "mi_client_2": log_2.detach(),
-            "mi_entropy": torch.full_like(log_1, math.log(self.setting.num_clients)),
+            "mi_entropy": torch.full_like(log_1, math.log(self.info.num_clients)),
         }
 
     def _first_vectors(self, ctx: Context) -> Tensor:
         """Random unit vectors; each depends on the seed and its client alone, however many clients there are."""
-        dim = self._verification.uv_dim
+        dim = self.config.uv_dim
         draws = [
-            torch.randn(dim, generator=ctx.at(client_id=client).rng("user vector"))
-            for client in range(self.setting.num_clients)
+            torch.randn(dim, generator=ctx.at(client_id=client).rng("user vector")) for client in range(self.info.num_clients)
         ]
         return F.normalize(torch.stack(draws), dim=1)
 
@@ -168,7 +166,7 @@ class _FirstInformation:
         self._started = False
         self.information: dict[str, float] = {}
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Terms:
+    def __call__(self, batch: Batch, generator: torch.Generator) -> LossTerms:
         terms = self._loss(batch, generator)
         if not self._started:
             self.information = {name: float(term) for name, term in terms.items() if name.startswith(INFORMATION)}

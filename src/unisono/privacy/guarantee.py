@@ -1,37 +1,13 @@
-"""What a method promises about the statistics that its clients release, such as centroids."""
+"""Promises about the statistics that clients release, such as centroids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 SMALLEST_CLUSTER = "smallest_cluster"
 """The client metric that tells the fewest samples behind any centroid it sent."""
-
-
-class Guarantee(Protocol):
-    """A promise, and what is left of it after some releases."""
-
-    def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
-        """What the log and the report state.
-
-        Args:
-            releases: how often each client has released statistics so far.
-            smallest: fewest samples behind any released centroid so far, where clients tell.
-        """
-
-    def statement(self, releases: Mapping[int, int], smallest: int | None) -> str:
-        """The same in words."""
-
-
-@runtime_checkable
-class ReleasesStatistics(Protocol):
-    """A method whose clients release statistics of their samples."""
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What it promises about them."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +19,13 @@ class KAnonymity:
     """
 
     min_size: int
+    noise_is_repeatable = False
 
     def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
         return {"mechanism": "k-anonymous", "enforced_k": self.min_size, "k": smallest}
+
+    def by_client(self, releases: Mapping[int, int]) -> Mapping[int, float]:
+        return {}
 
     def statement(self, releases: Mapping[int, int], smallest: int | None) -> str:
         if smallest is None:
@@ -61,8 +41,13 @@ class KAnonymity:
 class NoGuarantee:
     """Representations of single samples leave the clients."""
 
+    noise_is_repeatable = False
+
     def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
         return {"mechanism": "none", "k": 1}
+
+    def by_client(self, releases: Mapping[int, int]) -> Mapping[int, float]:
+        return {}
 
     def statement(self, releases: Mapping[int, int], smallest: int | None) -> str:
         return (

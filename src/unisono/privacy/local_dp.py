@@ -37,6 +37,11 @@ class LocalDp:
         self.seeded = seeded
 
     @property
+    def noise_is_repeatable(self) -> bool:
+        """Whether the noise comes from the run's seed, which the server knows."""
+        return self.seeded
+
+    @property
     def count_epsilon(self) -> float:
         """The parameter of the discrete Laplace noise on a count: levels add up."""
         return COUNT_SHARE * self.epsilon / self.num_levels

@@ -34,7 +34,7 @@ class Gathering(Observer):
     Args:
         directory: of the run.
         config: the table.
-        method: gives encoder, assigner and whitelist.
+        method: gives encoder, cluster_model and whitelist.
         dataset: names of classes, sizes.
         partition: who holds what.
         samples: all training samples as their clients see them.
@@ -60,7 +60,7 @@ class Gathering(Observer):
         self._samples = samples
         self._seed = seed
         self._shift = ShiftConfig(**directory.config_tree["shift"])
-        self._shown = shown_rounds(method.setting.num_rounds, config.rounds)
+        self._shown = shown_rounds(method.info.num_rounds, config.rounds)
         order = torch.randperm(len(samples), generator=Context(seed).rng("report points"))
         self._rows = order[: config.points].sort().values
 
@@ -110,10 +110,10 @@ class Gathering(Observer):
             return
         points = self._samples[self._rows]
         features = embed(self._method.encoder(server), points)
-        assigner = self._method.assigner(server)
+        cluster_model = self._method.cluster_model(server)
         clusters, confidence, num_clusters = torch.full((len(points),), -1), torch.zeros(len(points)), 0
-        if assigner is not None:
-            scores = embed(assigner, points).softmax(dim=1)
+        if cluster_model is not None:
+            scores = embed(cluster_model, points).softmax(dim=1)
             num_clusters = scores.shape[1]
             confidence, clusters = scores.max(dim=1)
         self.files.save(round, Snapshot(features.half().numpy(), clusters.numpy(), confidence.numpy(), num_clusters))
@@ -147,7 +147,7 @@ def about_method(method: Method, server: Payload) -> dict[str, Any]:
         "sentence": method_sentence(type(method)),
         "shares": [[name, share.reduce.name, share.reveals.name] for name, share in method.shares.items()],
         "parameters": sum(tensor.numel() for tensor in method.encoder(server).parameters()),
-        "input_shape": list(method.setting.input_shape),
+        "input_shape": list(method.info.input_shape),
     }
 
 

@@ -25,20 +25,20 @@ MARGIN = 2
 CAPTION = 88
 
 
-def save_contact_sheets(directory: RunDirectory, assigner: nn.Module | None, samples: Tensor, seed: int) -> None:
+def save_contact_sheets(directory: RunDirectory, cluster_model: nn.Module | None, samples: Tensor, seed: int) -> None:
     """Writes ``clusters/sizes.csv`` and, where samples are images, ``clusters/sheet-1.png`` and so on.
 
     Nothing is written where a method has no clusters.
 
     Args:
         directory: of the run.
-        assigner: samples to cluster scores.
+        cluster_model: samples to cluster scores.
         samples: uint8 images, shape (num_samples, channels, height, width), or series, shape (num_samples, channels, length).
         seed: the run's, draws the images that are shown.
     """
-    if assigner is None:
+    if cluster_model is None:
         return
-    clusters, num_clusters = assign(assigner, samples)
+    clusters, num_clusters = assign(cluster_model, samples)
     remove_tree(directory.clusters)
     sizes = cluster_sizes(clusters, num_clusters).tolist()
     lines = ["cluster,samples", *(f"{cluster},{size}" for cluster, size in enumerate(sizes))]

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from unisono.core.config import Tree, read_toml, write_toml
 from unisono.core.errors import UserError
-from unisono.core.method import Setting
+from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import JsonLines, explained, write_atomically
 from unisono.runs.probe_layers import ProbeLayers
@@ -22,7 +22,7 @@ REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "fail
 class RunDirectory:
     """Files of one run.
 
-    ``config.toml`` (resolved), ``setting.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
+    ``config.toml`` (resolved), ``run_info.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
     ``exchange.jsonl`` (what clients sent each other), ``notes.jsonl`` (what the user should read), ``privacy.jsonl``,
     ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``, ``probes/`` (layers of a warm start), ``model/``, ``clusters/``
     (contact sheets), ``status.json``, ``privacy.json`` (what left the clients, and what is promised about it).
@@ -140,14 +140,14 @@ class RunDirectory:
             self._lock.close()
             self._lock = None
 
-    def save_setting(self, setting: Setting) -> None:
+    def save_run_info(self, info: RunInfo) -> None:
         """Saves what the data told the method, so that the model can be used without the data."""
         fields = ("input_shape", "mean", "std", "num_classes", "num_clients", "num_rounds")
-        self.write_json("setting.json", {name: getattr(setting, name) for name in fields})
+        self.write_json("run_info.json", {name: getattr(info, name) for name in fields})
 
-    def load_setting(self) -> dict[str, Any]:
-        """The arguments of the run's Setting, without sections."""
-        values = self.read_json("setting.json")
+    def load_run_info(self) -> dict[str, Any]:
+        """The arguments of the run's RunInfo, without sections."""
+        values = self.read_json("run_info.json")
         return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:

@@ -22,13 +22,11 @@ FORMATS = ("safetensors", "onnx", "torch-export")
 def save_model(
     directory: RunDirectory, encoder: nn.Module, config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Writes ``model/`` of a run: weights, the setting they were made for, and the card."""
-    setting = directory.load_setting()
+    """Writes ``model/`` of a run: weights, the data they were made for, and the card."""
+    info = directory.load_run_info()
     write_atomically(directory.model / "encoder.safetensors", payload_to_safetensors(Payload({"encoder": get_state(encoder)})))
-    write_atomically(
-        directory.model / "model.json", (json.dumps({**setting, "model": config["model"]}, indent=1) + "\n").encode()
-    )
-    write_atomically(directory.model / "README.md", model_card(config, setting, metrics).encode())
+    write_atomically(directory.model / "model.json", (json.dumps({**info, "model": config["model"]}, indent=1) + "\n").encode())
+    write_atomically(directory.model / "README.md", model_card(config, info, metrics).encode())
 
 
 def export(encoder: nn.Module, input_shape: Sequence[int], format: str, path: Path) -> None:
@@ -61,10 +59,10 @@ def export(encoder: nn.Module, input_shape: Sequence[int], format: str, path: Pa
             temporary.unlink(missing_ok=True)
 
 
-def model_card(config: Mapping[str, Any], setting: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
+def model_card(config: Mapping[str, Any], info: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
     """What a stranger needs to know to use the encoder, in Markdown."""
-    shape = " x ".join(map(str, setting["input_shape"]))
-    is_image = len(setting["input_shape"]) == 3
+    shape = " x ".join(map(str, info["input_shape"]))
+    is_image = len(info["input_shape"]) == 3
     probes = {name: value for entry in metrics for name, value in entry.items() if name.startswith("probe.")}
     moved = (
         "The clients agreed to share samples (consent.share_data), and the method may have moved some between them."
@@ -78,8 +76,8 @@ def model_card(config: Mapping[str, Any], setting: Mapping[str, Any], metrics: S
 |---|---|
 | method | {config["method"]["name"]} |
 | data set | {config["data"]["dataset"]} |
-| clients | {setting["num_clients"]}, split by {config["partition"]["scheme"]} |
-| rounds | {setting["num_rounds"]} |
+| clients | {info["num_clients"]}, split by {config["partition"]["scheme"]} |
+| rounds | {info["num_rounds"]} |
 | backbone | {config["model"]["backbone"]}, width {config["model"]["width"]}, {config["model"]["norm"]} norm |
 | seed | {config["run"]["seed"]} |
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unisono.core.method import Guarantee
 from unisono.core.payload import Share
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.federation.worker import Report
 from unisono.privacy.accountant import UserLevelAccountant
-from unisono.privacy.guarantee import SMALLEST_CLUSTER, Guarantee
-from unisono.privacy.local_dp import LocalDp
+from unisono.privacy.guarantee import SMALLEST_CLUSTER
 from unisono.runs.directory import RunDirectory
 
 CENTROIDS = "centroids"
@@ -94,6 +94,7 @@ class PrivacyReport(Observer):
         if self._guarantee is not None:
             numbers = self._guarantee.numbers(self._releases, self._smallest)
             report[CENTROIDS] = {**numbers, "statement": self._guarantee.statement(self._releases, self._smallest)}
-            if isinstance(self._guarantee, LocalDp):
-                report[CENTROIDS]["epsilon_by_client"] = self._guarantee.by_client(self._releases)
+            by_client = self._guarantee.by_client(self._releases)
+            if by_client:
+                report[CENTROIDS]["epsilon_by_client"] = by_client
         return {**report, "warnings": self._warnings}

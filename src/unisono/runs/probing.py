@@ -28,7 +28,7 @@ class WholeProbe:
 
     Args:
         config: which probes.
-        method: gives encoder and assigner.
+        method: gives encoder and cluster_model.
         data: samples and labels.
         seed: the run's seed.
         views: a pair of views of a batch, for scores that need no labels.
@@ -69,12 +69,12 @@ class WholeProbe:
         return run_probes(
             self._config,
             self._method.encoder(server),
-            self._method.assigner(server),
+            self._method.cluster_model(server),
             self._data,
             Context(self._seed, round, "probe"),
             views=self._views,
             client_indices=self._client_indices,
-            previous_assigner=None if previous is None else self._method.assigner(previous),
+            previous_cluster_model=None if previous is None else self._method.cluster_model(previous),
             layers=layers,
         )
 
