@@ -34,7 +34,7 @@ from unisono.runs.probing import Probing
 from unisono.runs.trackers import Tracking
 
 if TYPE_CHECKING:
-    from unisono.engines.flower.simulation import SimulatedEngine
+    from unisono.engines.flower.simulation import RayEngine
 
 
 def run(
@@ -57,7 +57,7 @@ def start(
     path: Path,
     *,
     observers: Sequence[Observer] = (),
-    open_engine: Callable[[Experiment], EmbeddedEngine | SimulatedEngine] | None = None,
+    open_engine: Callable[[Experiment], EmbeddedEngine | RayEngine] | None = None,
 ) -> LoadedRun:
     """Runs an experiment in a new run directory.
 
@@ -127,7 +127,7 @@ def restore(directory: RunDirectory, config: Config, on_note: Callable[[str], No
     return None, ClientStore(_memory_limit(config))
 
 
-def make_engine(experiment: Experiment) -> EmbeddedEngine | SimulatedEngine:
+def make_engine(experiment: Experiment) -> EmbeddedEngine | RayEngine:
     """The engine that the config asks for."""
     config = experiment.config
     if config.engine.kind == "embedded":
@@ -135,9 +135,9 @@ def make_engine(experiment: Experiment) -> EmbeddedEngine | SimulatedEngine:
     from unisono.engines.flower.environment import require_flower
 
     require_flower(ray=True)
-    from unisono.engines.flower.simulation import SimulatedEngine
+    from unisono.engines.flower.simulation import RayEngine
 
-    return SimulatedEngine(experiment.workshop(), config.engine, simulation_terms(config), open_workshop)
+    return RayEngine(experiment.workshop(), config.engine, simulation_terms(config), open_workshop)
 
 
 def simulation_terms(config: Config) -> str:
@@ -174,7 +174,7 @@ def _execute(
     state: State | None,
     store: ClientStore,
     observers: Sequence[Observer],
-    open_engine: Callable[[Experiment], EmbeddedEngine | SimulatedEngine] | None = None,
+    open_engine: Callable[[Experiment], EmbeddedEngine | RayEngine] | None = None,
 ) -> LoadedRun:
     """Runs to the end in a directory that is locked already, and unlocks it."""
     config = experiment.config

@@ -28,14 +28,14 @@ def main(grid: Any, run_config: Mapping[str, Any], run_id: int) -> None:
     recipe = str(run_config.get("recipe", "")) or "digits-smoke"
     settings = shlex.split(str(run_config.get("settings", "")))
     if is_simulation(grid):
-        from unisono.engines.flower.simulation import BorrowedEngine  # Ray is not for real federations
+        from unisono.engines.flower.simulation import ExternalGridEngine  # Ray is not for real federations
 
         num_nodes = settled_nodes(grid)
         config = resolve(build_tree(recipe, None, settings))
         start(
             Experiment.prepare(config),
             run_path(config),
-            open_engine=lambda e: BorrowedEngine(grid, e.workshop(), config.engine, simulation_terms(config), num_nodes),
+            open_engine=lambda e: ExternalGridEngine(grid, e.workshop(), config.engine, simulation_terms(config), num_nodes),
         )
         return
     host = Host.of(ServerDirectory.open(Path(server))) if server else Host(ServerConfig(num_clients=settled_nodes(grid)), None)

@@ -18,8 +18,8 @@ from unisono.deploy.layout import ServerConfig, ServerDirectory
 from unisono.deploy.page import describe, write_failed_page, write_finished_page
 from unisono.deploy.probing import ClientProbing, labelled_probe, load_labelled
 from unisono.engines.flower.control import key_bytes
-from unisono.engines.flower.engine import FlowerEngine, Rules
-from unisono.engines.flower.fleet import Fleet
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, check_secure
 from unisono.experiment import check_privacy
 from unisono.federation.client_store import ClientStore
@@ -125,14 +125,14 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host, statu
     known = directory.load_setting() if has_setting else None
     tree, num_clients = public_tree(config), host.config.num_clients
     question = {"config": tree, "setting": known, "num_clients": num_clients, "num_rounds": config.federation.rounds}
-    fleet = Fleet(grid, num_clients, host.keys, question, note)
+    fleet = FlowerMembership(grid, num_clients, host.keys, question, note)
     expected = num_clients if host.keys is None else len(host.keys)
     fleet.wait(host.config.min_clients or expected, host.config.wait)
     if not fleet.descriptions:
         reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(fleet.refused.items()))
         raise UserError(f"No client can take part{': ' + reasons if reasons else ', for none is connected'}.")
     agreement = _agreement(known) if known else agree(fleet.descriptions)
-    fleet.admit_by(lambda client_id, description: agreement.misfit(description))
+    fleet.set_admission_check(lambda client_id, description: agreement.misfit(description))
     method = _method(config, agreement, num_clients)
     directory.save_setting(method.setting)
     uid = directory.read_json("federation.json")["run"]
@@ -150,9 +150,11 @@ def _serve(grid: Any, directory: RunDirectory, config: Config, host: Host, statu
     store.close()
 
 
-def _engine(grid: Any, fleet: Fleet, method: Method, config: Config, terms: str, host: Host) -> FlowerEngine:
+def _engine(grid: Any, fleet: FlowerMembership, method: Method, config: Config, terms: str, host: Host) -> FlowerEngine:
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
-    rules = Rules(method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_answer, POLL)
+    policy = ServerPolicy(
+        method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_answer, POLL
+    )
     expected = config.cohort.expected_size(fleet.num_clients)
     fleet.patience = host.config.wait
     fleet.wanted = max(1, math.ceil(config.federation.quorum * expected))
@@ -161,8 +163,8 @@ def _engine(grid: Any, fleet: Fleet, method: Method, config: Config, terms: str,
         if host.keys is None:
             raise UserError("privacy.secure_aggregation needs clients that prove who they are: not with insecure = true.")
         fleet.wanted = max(fleet.wanted, expected)
-        return SecureEngine(grid, fleet, rules, terms)
-    return FlowerEngine(grid, fleet, rules, terms)
+        return SecureEngine(grid, fleet, policy, terms)
+    return FlowerEngine(grid, fleet, policy, terms)
 
 
 def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:
