@@ -146,7 +146,7 @@ KEPT = {
     "engines/embedded.py": "from unisono.federation import rounds\nfrom . import pool",
     "engines/pool.py": "import torch",
     "engines/flower/__init__.py": "import flwr",
-    "engines/flower/codec.py": "from flwr.common import A\nfrom ..embedded import E\nfrom ...federation.rounds import State",
+    "engines/flower/messages.py": "from flwr.app import A\nfrom ..embedded import E\nfrom ...federation.rounds import State",
     "federation/__init__.py": "",
     "federation/rounds.py": "from unisono.methods.local_training import T",
     "methods/__init__.py": "",

@@ -89,10 +89,10 @@ def simulated(experiment: Experiment, grid: Any = None, num_nodes: int | None = 
         from unisono.engines.flower.environment import require_flower
 
         require_flower(ray=True)
-        from unisono.engines.flower.simulation import BorrowedEngine, SimulatedEngine
+        from unisono.engines.flower.simulation import ExternalGridEngine, RayEngine
 
         parts = experiment.workshop(), config.engine, simulation_terms(config)
-        new = SimulatedEngine(*parts, open_workshop) if grid is None else BorrowedEngine(grid, *parts, num_nodes or 1)
+        new = RayEngine(*parts, open_workshop) if grid is None else ExternalGridEngine(grid, *parts, num_nodes or 1)
         with new as engine:
             yield _simulation(experiment, engine, directory)
 

@@ -13,8 +13,8 @@ from unisono.deploy.desk import ClientDesk
 from unisono.deploy.layout import ClientDirectory
 from unisono.deploy.processes import run_client
 from unisono.engines.flower.client_app import make_client_app
-from unisono.engines.flower.codec import Request
-from unisono.engines.flower.executor import work_off
+from unisono.engines.flower.executor import serve_tasks
+from unisono.engines.flower.messages import Request
 from unisono.federation.worker import Answer
 
 ATTACKS = ("nan", "huge", "raise")
@@ -48,7 +48,7 @@ def work(directory: ClientDirectory, attack: Path) -> None:
     torch.set_num_threads(1)
     desk = HostileDesk(directory)
     desk.attack = attack
-    work_off(make_client_app(lambda node_config: desk), f"127.0.0.1:{directory.config.port}", directory.secret)
+    serve_tasks(make_client_app(lambda node_config: desk), f"127.0.0.1:{directory.config.port}", directory.secret)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from unisono.deploy.layout import CLIENT_FILE, ClientDirectory, config_text
 from unisono.deploy.sealing import is_sealed
 from unisono.deploy.server import public_tree
 from unisono.engines.flower.client_app import make_client_app
-from unisono.engines.flower.codec import Request, payload_of
-from unisono.engines.flower.engine import FlowerEngine, Rules
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.messages import Request, payload_of
 from unisono.engines.flower.secure import SecureEngine, check_secure
 from unisono.federation.client_store import ClientStore
 from unisono.federation.postprocess import Postprocessor
@@ -131,9 +131,9 @@ class Run:
             self.config.method, RunInfo(**{**fields, "sections": self.config.method_sections})
         )
         postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
-        rules = Rules(self.method, postprocessor, self.config.aggregation, poll=0.0)
+        policy = ServerPolicy(self.method, postprocessor, self.config.aggregation, poll=0.0)
         kind = SecureEngine if secure else FlowerEngine
-        self.engine = kind(clients.grid(), Everyone(), rules, self.terms)  # type: ignore[arg-type]
+        self.engine = kind(clients.grid(), Everyone(), policy, self.terms)  # type: ignore[arg-type]
         self.federation = Federation(self.method, self.engine, ClientStore(), self.config.federation_sections, 0)
         self.failures: list[ClientError] = []
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import unisono
-from unisono.engines.flower.environment import QUIET
+from unisono.engines.flower.environment import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
@@ -42,7 +42,7 @@ def test_it_has_the_bits_of_the_embedded_engine(home: Path, tmp_path: Path) -> N
         "--run-config", f'recipe="digits-smoke" settings="{settings}"',
     )  # fmt: skip
     path = os.pathsep.join((str(SCRIPTS), os.environ["PATH"]))  # where Flower looks for its own programs
-    environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
+    environment = {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
     done = subprocess.run(command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found = unisono.load(tmp_path / "app").server.flatten()

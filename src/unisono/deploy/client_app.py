@@ -8,12 +8,12 @@ from pathlib import Path
 from unisono.backends import open_workshop
 from unisono.deploy.desk import ClientDesk
 from unisono.deploy.layout import ClientConfig, ClientDirectory
-from unisono.engines.flower.client_app import Desk, make_client_app
-from unisono.engines.flower.simulated_desk import SimulatedDesk
+from unisono.engines.flower.client_app import ClientHandler, make_client_app
+from unisono.engines.flower.simulated_client import SimulatedClient
 
 
-def open_desk(node_config: dict[str, bool | float | int | str]) -> Desk:
-    """The desk of a node.
+def open_handler(node_config: dict[str, bool | float | int | str]) -> ClientHandler:
+    """Return the handler of a node's messages.
 
     Args:
         node_config: ``directory`` (a client's, from ``unisono deploy init``), or ``data`` and ``partition-id`` for a SuperNode
@@ -25,13 +25,13 @@ def open_desk(node_config: dict[str, bool | float | int | str]) -> Desk:
 
 
 @lru_cache(maxsize=4)
-def _open(directory: str, data: str, client_id: int) -> Desk:
+def _open(directory: str, data: str, client_id: int) -> ClientHandler:
     if directory:
         return ClientDesk(ClientDirectory.open(Path(directory)))
     if data:
         config = ClientConfig(client_id=client_id, server="", insecure=True, data=str(Path(data).resolve()))
         return ClientDesk(ClientDirectory(Path(f"unisono-client-{client_id}").resolve(), config))
-    return SimulatedDesk(open_workshop)
+    return SimulatedClient(open_workshop)
 
 
-app = make_client_app(open_desk)
+app = make_client_app(open_handler)

@@ -14,7 +14,7 @@ from unisono.deploy.desk import ClientDesk
 from unisono.deploy.layout import ClientDirectory
 from unisono.deploy.terms import own_data
 from unisono.engines.flower.client_app import make_client_app
-from unisono.engines.flower.executor import work_off
+from unisono.engines.flower.executor import serve_tasks
 
 
 def main(path: Path) -> None:
@@ -27,7 +27,7 @@ def main(path: Path) -> None:
     dataset = own_data(directory, DataConfig())
     logging.info("client %d: %d samples of shape %s", directory.config.client_id, len(dataset.samples), dataset.input_shape)
     app = make_client_app(lambda node_config: desk)
-    work_off(
+    serve_tasks(
         app,
         f"127.0.0.1:{directory.config.port}",
         directory.secret,

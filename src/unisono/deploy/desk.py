@@ -27,7 +27,7 @@ from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import LocalStates
 from unisono.deploy.terms import check_terms, checked_config, own_data, provisional_run_info, run_info_of
 from unisono.engines.devices import resolve_devices
-from unisono.engines.flower.codec import Request
+from unisono.engines.flower.messages import Request
 from unisono.engines.flower.secure import MIN_COHORT, masked_groups
 from unisono.evaluation.config import client_probes
 from unisono.evaluation.probes import ProbeData, run_probes

@@ -16,8 +16,8 @@ from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.data.datasets import DataConfig, Dataset, load_dataset
 from unisono.data.views import make_views
-from unisono.engines.flower.codec import Envelopes, read_values
 from unisono.engines.flower.engine import FlowerEngine
+from unisono.engines.flower.messages import RequestBuilder, read_values
 from unisono.evaluation.probes import ProbeData
 from unisono.federation.rounds import RoundRecord, State
 from unisono.runs.probing import PREFIX, Evaluation, WholeProbe
@@ -47,7 +47,7 @@ class ClientProbing(Evaluation):
     def evaluate(self, state: State, record: RoundRecord) -> None:
         start = time.perf_counter()
         ctx = Context(self._config.run.seed, record.round)
-        envelopes = Envelopes(ctx, self._terms, self._method.broadcast(state.server, ctx))
+        builder = RequestBuilder(ctx, self._terms, self._method.broadcast(state.server, ctx))
         found: list[dict[str, float]] = []
 
         def settle(client_id: int, content: Any, reason: str) -> None:
@@ -61,7 +61,7 @@ class ClientProbing(Evaluation):
                 self._on_note(f"client {client_id} did not probe: {error}")
 
         clients = self._engine.reachable() or range(self._engine.num_clients)
-        self._engine.ask({client: envelopes.of(client) for client in clients}, ctx, settle, "evaluate")
+        self._engine.ask({client: builder.build(client) for client in clients}, ctx, settle, "evaluate")
         for name in sorted({name for scores in found for name in scores}):
             record.metrics[PREFIX + name] = fmean(scores[name] for scores in found if name in scores)
         record.seconds["client probes"] = time.perf_counter() - start

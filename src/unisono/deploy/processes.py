@@ -13,7 +13,7 @@ from pathlib import Path
 from unisono.core.errors import UserError
 from unisono.deploy.layout import CLIENT_FILE, ClientDirectory, ServerDirectory, config_text
 from unisono.deploy.supervisor import Task, supervise
-from unisono.engines.flower.environment import QUIET
+from unisono.engines.flower.environment import ENVIRONMENT
 
 SERVER_VARIABLE = "UNISONO_SERVER"
 """Tells the ServerApp which server directory it belongs to."""
@@ -114,4 +114,4 @@ def _write_connection(directory: ServerDirectory) -> None:
 def _environment(home: Path) -> dict[str, str]:
     """Flower to itself, and this interpreter's programs first on the path."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**QUIET, "FLWR_HOME": str(home), "PATH": path, "PYTHONWARNINGS": "ignore"}
+    return {**ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path, "PYTHONWARNINGS": "ignore"}

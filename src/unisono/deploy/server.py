@@ -19,8 +19,8 @@ from unisono.deploy.agreement import Agreement, agree
 from unisono.deploy.layout import ServerConfig, ServerDirectory
 from unisono.deploy.probing import ClientProbing, labelled_probe, load_labelled
 from unisono.engines.flower.control import key_bytes
-from unisono.engines.flower.engine import FlowerEngine, Rules
-from unisono.engines.flower.fleet import Fleet
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, check_secure
 from unisono.evaluation.config import NEED_LABELS, check_probes, client_probes
 from unisono.experiment import check_run
@@ -102,16 +102,16 @@ def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
 
         has_run_info = (directory.path / "run_info.json").is_file()
         known = directory.load_run_info() if has_run_info else None
-        fleet = _connect(grid, config, host, known, note)
-        agreement = Agreement(known["input_shape"], known["mean"], known["std"]) if known else agree(fleet.descriptions)
-        fleet.admit_by(lambda client_id, description: agreement.misfit(description))
-        method = _method(config, agreement, fleet.num_clients)
+        members = _connect(grid, config, host, known, note)
+        agreement = Agreement(known["input_shape"], known["mean"], known["std"]) if known else agree(members.descriptions)
+        members.set_admission_check(lambda client_id, description: agreement.misfit(description))
+        method = _method(config, agreement, members.num_clients)
         labelled = host.load_labelled(agreement.shape, config)
         check_evaluation(config, method, labelled)
         directory.save_run_info(method.info)
         uid = directory.read_json("federation.json")["run"]
         terms = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
-        engine = _engine(grid, fleet, method, config, terms, host)
+        engine = _engine(grid, members, method, config, terms, host)
         evaluators: list[Evaluation] = []
         if client_probes(config.evaluation, method.overrides("cluster_model")):
             evaluators.append(ClientProbing(engine, method, terms, config, note))
@@ -120,7 +120,7 @@ def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
             layers = directory.probe_layers if evaluation.warm_start else None
             probe = labelled_probe(config, method, labelled)
             evaluators.append(Probing(probe, evaluation.probe_every, config.federation.rounds, layers))
-        sizes = {client: int(description["samples"]) for client, description in sorted(fleet.descriptions.items())}
+        sizes = {client: int(description["samples"]) for client, description in sorted(members.descriptions.items())}
         collector = AboutMethod(directory, method) if config.report.enabled else None
         # Who answers depends on who is connected, so the accountant gains nothing from sampling.
         backend = Backend(method, engine, evaluators, sizes, "none", collector)
@@ -159,7 +159,9 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
     check_probes(evaluation, False, has_cluster_model=clusters)
 
 
-def _connect(grid: Any, config: Config, host: Host, known: dict[str, Any] | None, note: Callable[[str], None]) -> Fleet:
+def _connect(
+    grid: Any, config: Config, host: Host, known: dict[str, Any] | None, note: Callable[[str], None]
+) -> FlowerMembership:
     """Wait for clients and ask each to describe its data."""
     num_clients = host.config.num_clients
     question = {
@@ -168,28 +170,30 @@ def _connect(grid: Any, config: Config, host: Host, known: dict[str, Any] | None
         "num_clients": num_clients,
         "num_rounds": config.federation.rounds,
     }
-    fleet = Fleet(grid, num_clients, host.keys, question, note)
+    members = FlowerMembership(grid, num_clients, host.keys, question, note)
     expected = num_clients if host.keys is None else len(host.keys)
-    fleet.wait(host.config.min_clients or expected, host.config.wait)
-    if not fleet.descriptions:
-        reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(fleet.refused.items()))
+    members.wait(host.config.min_clients or expected, host.config.wait)
+    if not members.descriptions:
+        reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(members.refused.items()))
         raise UserError(f"No client can take part{': ' + reasons if reasons else ', for none is connected'}.")
-    return fleet
+    return members
 
 
-def _engine(grid: Any, fleet: Fleet, method: Method, config: Config, terms: str, host: Host) -> FlowerEngine:
+def _engine(grid: Any, members: FlowerMembership, method: Method, config: Config, terms: str, host: Host) -> FlowerEngine:
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
-    rules = Rules(method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_answer, POLL)
-    expected = config.cohort.expected_size(fleet.num_clients)
-    fleet.patience = host.config.wait
-    fleet.wanted = max(1, math.ceil(config.federation.quorum * expected))
+    policy = ServerPolicy(
+        method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_answer, POLL
+    )
+    expected = config.cohort.expected_size(members.num_clients)
+    members.patience = host.config.wait
+    members.wanted = max(1, math.ceil(config.federation.quorum * expected))
     if config.privacy.secure_aggregation:
         check_secure(method, config.aggregation, config.compression, expected)
         if host.keys is None:
             raise UserError("privacy.secure_aggregation needs clients that prove who they are: not with insecure = true.")
-        fleet.wanted = max(fleet.wanted, expected)
-        return SecureEngine(grid, fleet, rules, terms)
-    return FlowerEngine(grid, fleet, rules, terms)
+        members.wanted = max(members.wanted, expected)
+        return SecureEngine(grid, members, policy, terms)
+    return FlowerEngine(grid, members, policy, terms)
 
 
 def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:

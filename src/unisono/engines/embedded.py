@@ -15,7 +15,7 @@ from pydantic import Field
 from unisono.core.config import Section
 from unisono.core.payload import Payload
 from unisono.engines.devices import num_cores, resolve_devices, threads
-from unisono.engines.lanes import LaneResult, LaneRunner, LaneTask, Workshop
+from unisono.engines.lanes import LaneMerger, LaneRunner, LaneTask, Workshop
 from unisono.engines.pool import WorkerPool
 from unisono.federation.aggregate import Fold, deal_to_lanes
 from unisono.federation.rounds import Observer, Outcome, Work
@@ -99,10 +99,10 @@ class EmbeddedEngine:
             )
             for lane, clients in enumerate(deal_to_lanes(sizes))
         ]
-        outcome = Outcome(Fold(self._workshop.method.shares, self._workshop.aggregation))
+        merger = LaneMerger(Outcome(Fold(self._workshop.method.shares, self._workshop.aggregation)))
         with threads(1):  # more threads here would only take turns with the workers
-            self._run(tasks, work.broadcast, _once_per_client(work.ctx.phase, observers), _InOrder(outcome).take)
-        return outcome
+            self._run(tasks, work.broadcast, _once_per_client(work.ctx.phase, observers), merger.take)
+        return merger.outcome
 
     def close(self) -> None:
         """Ends the workers."""
@@ -121,7 +121,7 @@ class EmbeddedEngine:
         tasks: list[LaneTask],
         broadcast: Payload,
         on_report: Callable[[Report], None],
-        on_result: Callable[[int, LaneResult], None],
+        on_result: Callable[[int, Outcome], None],
     ) -> None:
         if self._pool is not None:
             self._pool.run(tasks, broadcast, on_report, on_result)
@@ -130,34 +130,6 @@ class EmbeddedEngine:
             raise RuntimeError("the engine is not open")
         for task in tasks:
             on_result(task.lane, self._runner.run(task, broadcast, on_report=on_report))
-
-
-class _InOrder:
-    """Merges lane results in the order of lanes, whatever the order in which they come."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-        self._next = 0
-        self._waiting: dict[int, LaneResult] = {}
-
-    def take(self, lane: int, result: LaneResult) -> None:
-        """Merges the result now, or keeps a copy until the lanes before it have come."""
-        if lane != self._next:
-            result.fold.detach()
-            self._waiting[lane] = result
-            return
-        while True:
-            self._merge(result)
-            self._next += 1
-            if self._next not in self._waiting:
-                return
-            result = self._waiting.pop(self._next)
-
-    def _merge(self, result: LaneResult) -> None:
-        self._outcome.fold.merge(result.fold)
-        self._outcome.locals.update(result.locals)
-        self._outcome.reports += result.reports
-        self._outcome.failures += result.failures
 
 
 def _once_per_client(phase: str, observers: Sequence[Observer]) -> Callable[[Report], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.federation.aggregate import AggregationConfig, Fold
 from unisono.federation.postprocess import Postprocessor
+from unisono.federation.rounds import Outcome
 from unisono.federation.worker import Clients, Report, accept, answer, prepare_nets
 
 
@@ -38,14 +39,36 @@ class LaneTask:
     locals: Mapping[int, Payload]
 
 
-@dataclass
-class LaneResult:
-    """A lane's partial sums, new local states, reports and failures."""
+class LaneMerger:
+    """Merges the outcomes of lanes in the order of lanes, whatever the order in which they come.
 
-    fold: Fold
-    locals: dict[int, Payload] = field(default_factory=dict)
-    reports: list[Report] = field(default_factory=list)
-    failures: list[ClientError] = field(default_factory=list)
+    Args:
+        outcome: an empty one, to merge into.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._next = 0
+        self._waiting: dict[int, Outcome] = {}
+
+    def take(self, lane: int, part: Outcome) -> None:
+        """Merges the outcome of a lane now, or keeps a copy until the lanes before it have come."""
+        if lane != self._next:
+            part.fold.detach()
+            self._waiting[lane] = part
+            return
+        while True:
+            self._merge(part)
+            self._next += 1
+            if self._next not in self._waiting:
+                return
+            part = self._waiting.pop(self._next)
+
+    def _merge(self, part: Outcome) -> None:
+        self.outcome.fold.merge(part.fold)
+        self.outcome.locals.update(part.locals)
+        self.outcome.reports += part.reports
+        self.outcome.failures += part.failures
 
 
 class LaneRunner:
@@ -62,7 +85,7 @@ class LaneRunner:
         broadcast: Payload,
         on_start: Callable[[int], None] = lambda client_id: None,
         on_report: Callable[[Report], None] = lambda report: None,
-    ) -> LaneResult:
+    ) -> Outcome:
         """Asks the lane's clients in order.
 
         Args:
@@ -72,7 +95,7 @@ class LaneRunner:
             on_report: told after each client that answered.
         """
         workshop = self.workshop
-        result = LaneResult(Fold(workshop.method.shares, workshop.aggregation))
+        result = Outcome(Fold(workshop.method.shares, workshop.aggregation))
         for client_id in task.clients:
             on_start(client_id)
             received = broadcast.merge(task.routed[client_id]) if client_id in task.routed else broadcast

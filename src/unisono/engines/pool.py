@@ -24,7 +24,8 @@ from unisono.core.errors import ClientError
 from unisono.core.payload import Payload
 from unisono.core.registry import UserFiles
 from unisono.core.wire import Layout, lay_out, read, write
-from unisono.engines.lanes import LaneResult, LaneRunner, LaneTask, Workshop
+from unisono.engines.lanes import LaneRunner, LaneTask, Workshop
+from unisono.federation.rounds import Outcome
 from unisono.federation.worker import Report
 
 SLACK = 1 << 20
@@ -102,7 +103,7 @@ class WorkerPool:
         tasks: Sequence[LaneTask],
         broadcast: Payload,
         on_report: Callable[[Report], None],
-        on_result: Callable[[int, LaneResult], None],
+        on_result: Callable[[int, Outcome], None],
     ) -> None:
         """Runs all lanes; ``on_result`` reads a result's sums before the next call, as they lie in the worker's block."""
         layout = lay_out(broadcast)
@@ -285,7 +286,7 @@ def _processor_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def _write_sums(result: LaneResult, block: Tensor) -> Layout | None:
+def _write_sums(result: Outcome, block: Tensor) -> Layout | None:
     """Moves a lane's sums to shared memory; None, and they stay in the result, where they do not fit."""
     layout = lay_out(Payload(result.fold.sums))
     if layout.num_bytes > len(block):

@@ -19,9 +19,9 @@ from tests.methods.test_conformance import Recorder
 from tests.tiny import SIZES, TinyFederation, same_bits
 from unisono.core.context import Context
 from unisono.core.payload import Payload
-from unisono.engines.flower.codec import SERIALISATION, answer_content, payload_of, payload_record, read_request
-from unisono.engines.flower.engine import FlowerEngine, Rules
-from unisono.engines.flower.simulated_desk import SimulatedDesk
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.messages import SERIALISATION, answer_content, payload_of, payload_record, read_request
+from unisono.engines.flower.simulated_client import SimulatedClient
 from unisono.federation.client_store import ClientStore
 from unisono.federation.cohort import CohortConfig, draw_cohort
 from unisono.federation.rounds import Federation, State
@@ -52,18 +52,18 @@ class AllHere:
 
 
 def run(
-    spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), **rules: Any
+    spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), **policy: Any
 ) -> tuple[State, Recorder]:
-    desk = SimulatedDesk(open_tiny)
+    handler = SimulatedClient(open_tiny)
 
     def reply(message: Message) -> RecordDict | Error | None:
         request = read_request(message.content)
-        content = answer_content(desk.answer(request))
+        content = answer_content(handler.answer(request))
         return spoil(content) if request.client_id == SPOILED else content
 
     tiny = TinyFederation(METHOD, over=TOLERANT)
     grid = InstantGrid(reply)
-    held = Rules(tiny.method, tiny.workshop.postprocessor, tiny.workshop.aggregation, poll=0.0, **rules)
+    held = ServerPolicy(tiny.method, tiny.workshop.postprocessor, tiny.workshop.aggregation, poll=0.0, **policy)
     engine = FlowerEngine(grid, AllHere(away), held, tiny_terms(METHOD, TOLERANT))  # type: ignore[arg-type]
     federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
     recorder = Recorder()

@@ -18,7 +18,7 @@ from unisono.federation.rounds import Federation
 
 pytest.importorskip("ray")
 pytest.importorskip("flwr")
-from unisono.engines.flower.simulation import Simulation, backend_config, simulated_app, simulated_engine
+from unisono.engines.flower.simulation import RaySimulation, backend_config, grid_engine, simulated_app
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 CONFIG = EngineConfig(kind="flower", workers=2, device="cpu", client_timeout=120)
@@ -27,13 +27,13 @@ NUM_ROUNDS = 2
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Any]:
-    with Simulation(len(SIZES), simulated_app(open_tiny), CONFIG) as grid:
+    with RaySimulation(len(SIZES), simulated_app(open_tiny), CONFIG) as grid:
         yield grid
 
 
 def run_on(grid: Any, method: str, over: dict[str, Any] | None = None) -> tuple[Federation, Recorder, Any]:
     tiny = TinyFederation(method, over=over)
-    engine = simulated_engine(grid, tiny.workshop, CONFIG, tiny_terms(method, over), len(SIZES))
+    engine = grid_engine(grid, tiny.workshop, CONFIG, tiny_terms(method, over), len(SIZES))
     federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
     recorder = Recorder()
     state = federation.run(federation.start(), [recorder], NUM_ROUNDS)
@@ -73,7 +73,7 @@ def test_same_bits_with_postprocessing_and_robust_rules(grid: Any, over: dict[st
 def test_a_client_that_raises_is_left_out_with_its_traceback(grid: Any) -> None:
     over = {"federation": {"strict": False, "quorum": 0.1}, "training": {"learning_rate": 1e30}}
     tiny = TinyFederation("simclr", over=over)
-    engine = simulated_engine(grid, tiny.workshop, CONFIG, tiny_terms("simclr", over), len(SIZES))
+    engine = grid_engine(grid, tiny.workshop, CONFIG, tiny_terms("simclr", over), len(SIZES))
     federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
     embedded, expected = TinyFederation("simclr", over=over), Recorder()
     recorder = Recorder()

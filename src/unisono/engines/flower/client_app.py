@@ -1,4 +1,4 @@
-"""The client's side of Flower: a message in, the desk's answer out."""
+"""The client's side of Flower: a message in, the handler's answer out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 
 from unisono.core.errors import ClientError, UserError
-from unisono.engines.flower.codec import (
+from unisono.engines.flower.messages import (
     Request,
     answer_content,
     failure_content,
@@ -20,8 +20,8 @@ from unisono.engines.flower.codec import (
 from unisono.federation.worker import Answer
 
 
-class Desk(Protocol):
-    """Where a client's requests are worked on."""
+class ClientHandler(Protocol):
+    """The object that answers a client's requests."""
 
     def answer(self, request: Request) -> Answer:
         """The answer to a request; a ClientError or UserError if there is none."""
@@ -33,18 +33,18 @@ class Desk(Protocol):
         """Scores of the networks in a request on this client's samples."""
 
 
-def make_client_app(open_desk: Callable[[UserConfig], Desk]) -> ClientApp:
-    """A ClientApp whose messages are answered at a desk.
+def make_client_app(open_handler: Callable[[UserConfig], ClientHandler]) -> ClientApp:
+    """A ClientApp whose messages a handler answers.
 
     Args:
-        open_desk: the desk of a node's config; asked for every message, so it keeps what is dear.
+        open_handler: returns the handler for a node's config; called for every message, so it caches.
     """
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         try:
-            content = answer_content(open_desk(context.node_config).answer(read_request(message.content)))
+            content = answer_content(open_handler(context.node_config).answer(read_request(message.content)))
         except ClientError as error:
             content = failure_content(error.reason, error.details)
         except UserError as error:
@@ -54,7 +54,7 @@ def make_client_app(open_desk: Callable[[UserConfig], Desk]) -> ClientApp:
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         try:
-            scores = open_desk(context.node_config).evaluate(read_request(message.content))
+            scores = open_handler(context.node_config).evaluate(read_request(message.content))
             content = values_content("scores", scores)
         except (ClientError, UserError) as error:
             content = failure_content(str(error))
@@ -63,7 +63,7 @@ def make_client_app(open_desk: Callable[[UserConfig], Desk]) -> ClientApp:
     @app.query()
     def query(message: Message, context: Context) -> Message:
         try:
-            told = open_desk(context.node_config).describe(read_values(message.content, "question"))
+            told = open_handler(context.node_config).describe(read_values(message.content, "question"))
             content = values_content("description", told)
         except UserError as error:
             content = failure_content(str(error))

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -19,7 +19,9 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.method import Method
 from unisono.core.payload import Payload
-from unisono.engines.flower.codec import EMPTY, Envelopes, read_answer
+from unisono.engines.flower.membership import Membership
+from unisono.engines.flower.messages import EMPTY, RequestBuilder, read_answer
+from unisono.engines.lanes import LaneMerger
 from unisono.federation.aggregate import AggregationConfig, Fold, deal_to_lanes
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.rounds import Observer, Outcome, Work
@@ -29,25 +31,8 @@ from unisono.federation.worker import Answer, accept
 MEBIBYTE = 2**20
 
 
-class Roster(Protocol):
-    """Who is where."""
-
-    @property
-    def num_clients(self) -> int:
-        """Size of the federation."""
-
-    def reachable(self) -> Sequence[int] | None:
-        """The clients that can be asked now, ascending; None where all can."""
-
-    def node_of(self, client_id: int) -> int | None:
-        """The node that a client lives on, None where it is away."""
-
-    def num_samples(self, client_id: int) -> int:
-        """How many samples a client owns."""
-
-
 @dataclass(frozen=True)
-class Rules:
+class ServerPolicy:
     """What the server holds clients to.
 
     Args:
@@ -72,35 +57,35 @@ class FlowerEngine:
 
     Args:
         grid: Flower's, of a simulation or of a federation.
-        roster: who is where.
-        rules: what answers must be like.
+        membership: who is where.
+        policy: what answers must be like.
         terms: what clients must know of the run, as text.
     """
 
-    def __init__(self, grid: Grid, roster: Roster, rules: Rules, terms: str) -> None:
+    def __init__(self, grid: Grid, membership: Membership, policy: ServerPolicy, terms: str) -> None:
         self._grid = grid
-        self._roster = roster
-        self._rules = rules
+        self._membership = membership
+        self._policy = policy
         self._terms = terms
 
     @property
     def num_clients(self) -> int:
         """Size of the federation."""
-        return self._roster.num_clients
+        return self._membership.num_clients
 
     def open(self, server: Payload) -> None:
         """Start nothing: the nodes of a grid run already."""
 
     def reachable(self) -> Sequence[int] | None:
         """The clients that can be asked now; None where all can."""
-        return self._roster.reachable()
+        return self._membership.reachable()
 
     def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
         """Asks every client of the work and reduces their answers, lane by lane in order."""
-        lanes = _Lanes(self._rules, work, {client: self._roster.num_samples(client) for client in work.clients}, observers)
-        envelopes = Envelopes(work.ctx, self._terms, work.broadcast, self.extra(work))
+        lanes = _Lanes(self._policy, work, {client: self._membership.num_samples(client) for client in work.clients}, observers)
+        builder = RequestBuilder(work.ctx, self._terms, work.broadcast, self.extra(work))
         requests = {
-            client: envelopes.of(client, work.routed.get(client, EMPTY), work.locals.get(client, EMPTY))
+            client: builder.build(client, work.routed.get(client, EMPTY), work.locals.get(client, EMPTY))
             for client in work.clients
         }
 
@@ -108,7 +93,7 @@ class FlowerEngine:
             lanes.settle(client_id, self._read(content, reason, work, client_id))
 
         self.ask(requests, work.ctx, settle)
-        return lanes.outcome()
+        return lanes.outcome
 
     def extra(self, work: Work) -> Mapping[str, Any]:
         """Small values that go with every request of a phase."""
@@ -129,10 +114,10 @@ class FlowerEngine:
             settle: told (client, content, "") or (client, None, reason), once for each client.
             kind: the message type.
         """
-        timeout = self._rules.timeout
+        timeout = self._policy.timeout
         waiting: dict[str, int] = {}
         for client_id, content in requests.items():
-            node = self._roster.node_of(client_id)
+            node = self._membership.node_of(client_id)
             if node is None:
                 settle(client_id, None, "it is not connected")
                 continue
@@ -156,7 +141,7 @@ class FlowerEngine:
                     settle(client, None, f"no answer within {timeout:g} s")
                 return
             if waiting:
-                time.sleep(self._rules.poll)
+                time.sleep(self._policy.poll)
 
     def _pull(self, waiting: Iterable[str]) -> Iterable[Message]:
         return self._grid.pull_messages(list(waiting))
@@ -166,7 +151,7 @@ class FlowerEngine:
         if content is None:
             return ClientError(ctx.round, ctx.phase, client_id, reason)
         try:
-            return read_answer(content, _received(work, client_id), ctx, int(self._rules.max_answer * MEBIBYTE))
+            return read_answer(content, _received(work, client_id), ctx, int(self._policy.max_answer * MEBIBYTE))
         except ClientError as failure:
             return failure
 
@@ -174,14 +159,15 @@ class FlowerEngine:
 class _Lanes:
     """Answers of one phase, added to their lane's sums as soon as all clients before them in the lane are settled."""
 
-    def __init__(self, rules: Rules, work: Work, sizes: Mapping[int, int], observers: Sequence[Observer]) -> None:
-        self._rules = rules
+    def __init__(self, policy: ServerPolicy, work: Work, sizes: Mapping[int, int], observers: Sequence[Observer]) -> None:
+        self._policy = policy
         self._work = work
         self._observers = observers
-        self._queues = deal_to_lanes(sizes)
+        self._queues = [lane for lane in deal_to_lanes(sizes) if lane]
         self._lane_of = {client: lane for lane, clients in enumerate(self._queues) for client in clients}
-        self._parts = [Outcome(self._new_fold()) for _ in self._queues]
+        self._parts = [self._empty() for _ in self._queues]
         self._settled: dict[int, Answer | ClientError] = {}
+        self._merger = LaneMerger(self._empty())
 
     def settle(self, client_id: int, result: Answer | ClientError) -> None:
         """Takes a client's answer or failure."""
@@ -191,16 +177,13 @@ class _Lanes:
         while queue and queue[0] in self._settled:
             first = queue.pop(0)
             self._add(self._parts[lane], first, self._settled.pop(first))
+        if not queue:
+            self._merger.take(lane, self._parts[lane])
 
+    @property
     def outcome(self) -> Outcome:
-        """All lanes in order."""
-        whole = Outcome(self._new_fold())
-        for part in self._parts:
-            whole.fold.merge(part.fold)
-            whole.locals.update(part.locals)
-            whole.reports += part.reports
-            whole.failures += part.failures
-        return whole
+        """The sums of all lanes whose clients are settled."""
+        return self._merger.outcome
 
     def _add(self, part: Outcome, client_id: int, result: Answer | ClientError) -> None:
         try:
@@ -216,17 +199,17 @@ class _Lanes:
             observer.on_client(self._work.ctx.phase, result.report)
 
     def _accept(self, fold: Fold, answer: Answer, ctx: Context) -> None:
-        rules, received = self._rules, _received(self._work, ctx.client_id)
-        if not rules.postprocessor.active:
+        policy, received = self._policy, _received(self._work, ctx.client_id)
+        if not policy.postprocessor.active:
             try:
-                check_update(answer.update, rules.method.shares, received)
+                check_update(answer.update, policy.method.shares, received)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
-        accept(answer.update, received, rules.method.shares, rules.postprocessor, fold, ctx)
+        accept(answer.update, received, policy.method.shares, policy.postprocessor, fold, ctx)
 
-    def _new_fold(self) -> Fold:
-        return Fold(self._rules.method.shares, self._rules.aggregation)
+    def _empty(self) -> Outcome:
+        return Outcome(Fold(self._policy.method.shares, self._policy.aggregation))
 
 
 def _received(work: Work, client_id: int) -> Payload:

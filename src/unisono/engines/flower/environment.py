@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from unisono.core.errors import UserError
 
-QUIET: Mapping[str, str] = {
+ENVIRONMENT: Mapping[str, str] = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -24,7 +24,7 @@ QUIET: Mapping[str, str] = {
 
 def keep_quiet() -> None:
     """Sets the variables for this process and those it starts, where the user has not."""
-    for name, value in QUIET.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 

@@ -43,7 +43,7 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
-def work_off(
+def serve_tasks(
     app: ClientApp,
     address: str,
     secret: Path,

@@ -11,8 +11,8 @@ from flwr.app import RecordDict
 from unisono.core.errors import ClientError, UserError
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce, Reveals, Share
-from unisono.engines.flower.codec import EMPTY, Envelopes
 from unisono.engines.flower.engine import FlowerEngine
+from unisono.engines.flower.messages import EMPTY, RequestBuilder
 from unisono.federation.aggregate import AggregationConfig, Fold
 from unisono.federation.postprocess import CompressionConfig
 from unisono.federation.rounds import Observer, Outcome, Work
@@ -58,14 +58,14 @@ class SecureEngine(FlowerEngine):
 
     def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
         """Asks every client of the work; if one is missing, nobody counts, for the masks would not cancel."""
-        groups = masked_groups(self._rules.method.shares, work.broadcast)
+        groups = masked_groups(self._policy.method.shares, work.broadcast)
         if not groups:
             return super().exchange(work, observers)
-        outcome = Outcome(Fold(self._rules.method.shares, self._rules.aggregation))
+        outcome = Outcome(Fold(self._policy.method.shares, self._policy.aggregation))
         extra = {"cohort": list(work.clients), "nonce": secrets.token_hex(16)}
-        envelopes = Envelopes(work.ctx, self._terms, work.broadcast, extra)
+        builder = RequestBuilder(work.ctx, self._terms, work.broadcast, extra)
         requests = {
-            client: envelopes.of(client, work.routed.get(client, EMPTY), work.locals.get(client, EMPTY))
+            client: builder.build(client, work.routed.get(client, EMPTY), work.locals.get(client, EMPTY))
             for client in work.clients
         }
         answers: dict[int, Answer] = {}
@@ -93,14 +93,14 @@ class SecureEngine(FlowerEngine):
         return outcome
 
     def _add(self, fold: Fold, answers: Mapping[int, Answer], groups: Sequence[str], work: Work) -> None:
-        uniform = self._rules.aggregation.weighting == "uniform"
+        uniform = self._policy.aggregation.weighting == "uniform"
         masked: dict[int, Any] = {}
         for client_id in sorted(answers):
             update = answers[client_id].update
             masked[client_id] = Payload({name: update.payload.groups.get(name, {}) for name in groups}).flatten()
             others = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
             plain = type(update)(client_id, update.weight, Payload(others), update.metrics)
-            check_update(plain, self._rules.method.shares, work.broadcast)
+            check_update(plain, self._policy.method.shares, work.broadcast)
             fold.add(plain)
         weight = sum(1.0 if uniform and answer.update.weight > 0 else answer.update.weight for answer in answers.values())
         if weight <= 0:
@@ -111,7 +111,7 @@ class SecureEngine(FlowerEngine):
             if {n: t.shape for n, t in total.groups[name].items()} != {n: t.shape for n, t in expected.items()}:
                 raise ValueError(f"the sum of group {name!r} has other names or shapes than what was sent")
             sums = dict(total.groups[name])
-            if self._rules.postprocessor.active:  # clients sent differences
+            if self._policy.postprocessor.active:  # clients sent differences
                 sums = {key: tensor + weight * expected[key] for key, tensor in sums.items()}
             fold.sums[name] = sums
             fold.weights[name] = weight

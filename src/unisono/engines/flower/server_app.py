@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from unisono.engines.flower.codec import read_values, values_content
+from unisono.engines.flower.messages import read_values, values_content
 
 Main = Callable[[Grid, Mapping[str, Any], int], None]
 

@@ -24,14 +24,14 @@ from unisono.core.payload import Payload
 from unisono.engines.devices import num_cores, threads
 from unisono.engines.embedded import EngineConfig
 from unisono.engines.flower.client_app import make_client_app
-from unisono.engines.flower.engine import FlowerEngine, Rules
-from unisono.engines.flower.simulated_desk import Opener, SimulatedDesk
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.membership import SimulatedMembership
+from unisono.engines.flower.simulated_client import Opener, SimulatedClient
 from unisono.engines.lanes import Workshop
 from unisono.federation.rounds import Observer, Outcome, Work
-from unisono.federation.worker import Clients
 
 
-class Simulation:
+class RaySimulation:
     """Nodes of a Flower simulation, as long as the context lasts.
 
     Args:
@@ -95,44 +95,15 @@ def backend_config(config: EngineConfig) -> dict[str, Any]:
 
 def simulated_app(open_workshop: Opener) -> ClientApp:
     """The ClientApp of simulated nodes."""
-    desk = SimulatedDesk(open_workshop)
+    handler = SimulatedClient(open_workshop)
 
-    def open_desk(node_config: UserConfig) -> SimulatedDesk:
-        return desk
+    def open_handler(node_config: UserConfig) -> SimulatedClient:
+        return handler
 
-    return make_client_app(open_desk)
-
-
-class SimulatedRoster:
-    """One node per client, in any order.
-
-    Args:
-        nodes: their ids.
-        clients: whose data is simulated.
-    """
-
-    def __init__(self, nodes: Sequence[int], clients: Clients) -> None:
-        self._nodes = sorted(nodes)
-        self._clients = clients
-
-    @property
-    def num_clients(self) -> int:
-        """Size of the federation."""
-        return len(self._clients)
-
-    def reachable(self) -> None:
-        """All clients can be asked."""
-
-    def node_of(self, client_id: int) -> int:
-        """The client's node."""
-        return self._nodes[client_id % len(self._nodes)]
-
-    def num_samples(self, client_id: int) -> int:
-        """How many samples a client owns."""
-        return self._clients.num_samples(client_id)
+    return make_client_app(open_handler)
 
 
-class SimulatedEngine:
+class RayEngine:
     """Runs clients in Flower's simulation.
 
     Args:
@@ -146,7 +117,7 @@ class SimulatedEngine:
         self._workshop = workshop
         self._config = config
         self._terms = terms
-        self._simulation = Simulation(len(workshop.clients), simulated_app(open_workshop), config)
+        self._simulation = RaySimulation(len(workshop.clients), simulated_app(open_workshop), config)
         self._engine: FlowerEngine | None = None
 
     @property
@@ -161,7 +132,7 @@ class SimulatedEngine:
         """Starts Ray and the actors."""
         if self._engine is None:
             grid = self._simulation.__enter__()
-            self._engine = simulated_engine(grid, self._workshop, self._config, self._terms, self.num_clients)
+            self._engine = grid_engine(grid, self._workshop, self._config, self._terms, self.num_clients)
 
     def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
         """Asks every client of the work and reduces their answers."""
@@ -177,14 +148,14 @@ class SimulatedEngine:
             self._simulation.__exit__()
             self._engine = None
 
-    def __enter__(self) -> SimulatedEngine:
+    def __enter__(self) -> RayEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class BorrowedEngine(SimulatedEngine):
+class ExternalGridEngine(RayEngine):
     """Runs clients in a simulation that somebody else has started and will end, such as ``flwr run``.
 
     Args:
@@ -197,7 +168,7 @@ class BorrowedEngine(SimulatedEngine):
 
     def __init__(self, grid: Grid, workshop: Workshop, config: EngineConfig, terms: str, num_nodes: int) -> None:
         self._workshop = workshop
-        self._engine = simulated_engine(grid, workshop, config, terms, num_nodes)
+        self._engine = grid_engine(grid, workshop, config, terms, num_nodes)
 
     def open(self, broadcast: Payload) -> None:
         """It is open."""
@@ -212,12 +183,14 @@ class BorrowedEngine(SimulatedEngine):
         """Leaves the simulation to its owner."""
 
 
-def simulated_engine(grid: Grid, workshop: Workshop, config: EngineConfig, terms: str, num_nodes: int) -> FlowerEngine:
+def grid_engine(grid: Grid, workshop: Workshop, config: EngineConfig, terms: str, num_nodes: int) -> FlowerEngine:
     """The engine over the grid of a simulation that runs already, with so many nodes."""
     while len(nodes := list(grid.get_node_ids())) < num_nodes:  # they are registered moments after the grid is there
         time.sleep(0.02)
-    rules = Rules(workshop.method, workshop.postprocessor, workshop.aggregation, config.client_timeout, config.max_answer)
-    return FlowerEngine(grid, SimulatedRoster(nodes, workshop.clients), rules, terms)
+    policy = ServerPolicy(
+        workshop.method, workshop.postprocessor, workshop.aggregation, config.client_timeout, config.max_answer
+    )
+    return FlowerEngine(grid, SimulatedMembership(nodes, workshop.clients), policy, terms)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 
 
-class _ShortRests:
+class _CappedSleep:
     """The module ``time`` with shorter sleeps."""
 
     def __init__(self, longest: float) -> None:
@@ -36,7 +36,7 @@ def run_supernode(longest_rest: float, arguments: Sequence[str]) -> None:
         longest_rest: seconds between two looks for messages.
         arguments: those of ``flower-supernode``.
     """
-    start_client_internal.time = _ShortRests(longest_rest)  # type: ignore[attr-defined, assignment]
+    start_client_internal.time = _CappedSleep(longest_rest)  # type: ignore[attr-defined, assignment]
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
 

@@ -1,23 +1,73 @@
-"""Who is where in a real federation: nodes come and go, and each is asked once what it brings before it is asked to learn."""
+"""Track connected clients: which node each client lives on, and whether it may train.
+
+A new client of a real federation describes its data before it may train; a simulated one has a node from the start.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from unisono.core.errors import UserError
-from unisono.engines.flower.codec import read_values, values_content
+from unisono.engines.flower.messages import read_values, values_content
+from unisono.federation.worker import Clients
 
 Description = Mapping[str, Any]
-Judge = Callable[[int, Description], str | None]
+AdmissionCheck = Callable[[int, Description], str | None]
 """Why a client cannot take part, by what it says of itself; None if it can."""
 
 QUERY_SECONDS = 300.0
+
+
+class Membership(Protocol):
+    """The clients of a federation and the nodes they live on."""
+
+    @property
+    def num_clients(self) -> int:
+        """Size of the federation."""
+
+    def reachable(self) -> Sequence[int] | None:
+        """The clients that can be asked now, ascending; None where all can."""
+
+    def node_of(self, client_id: int) -> int | None:
+        """The node that a client lives on, None where it is away."""
+
+    def num_samples(self, client_id: int) -> int:
+        """How many samples a client owns."""
+
+
+class SimulatedMembership:
+    """One node per client, in any order.
+
+    Args:
+        nodes: their ids.
+        clients: whose data is simulated.
+    """
+
+    def __init__(self, nodes: Sequence[int], clients: Clients) -> None:
+        self._nodes = sorted(nodes)
+        self._clients = clients
+
+    @property
+    def num_clients(self) -> int:
+        """Size of the federation."""
+        return len(self._clients)
+
+    def reachable(self) -> None:
+        """All clients can be asked."""
+
+    def node_of(self, client_id: int) -> int:
+        """The client's node."""
+        return self._nodes[client_id % len(self._nodes)]
+
+    def num_samples(self, client_id: int) -> int:
+        """How many samples a client owns."""
+        return self._clients.num_samples(client_id)
 
 
 @dataclass
@@ -26,8 +76,8 @@ class _Asked:
     since: float = field(default_factory=time.monotonic)
 
 
-class Fleet:
-    """The nodes of a federation and the clients that live on them: a roster for the engine.
+class FlowerMembership:
+    """The nodes of a federation and the clients that live on them.
 
     Args:
         grid: Flower's.
@@ -56,7 +106,7 @@ class Fleet:
         self._nodes: dict[int, int] = {}
         self.descriptions: dict[int, Description] = {}
         self.refused: dict[int, str] = {}
-        self.judge: Judge = lambda client_id, description: None
+        self.admission_check: AdmissionCheck = lambda client_id, description: None
         self.wanted = 1
         self.patience = 0.0
 
@@ -86,13 +136,13 @@ class Fleet:
             time.sleep(0.3)
             self.refresh()
 
-    def admit_by(self, judge: Judge) -> None:
-        """Judges all that have described themselves, and from now on all newcomers."""
-        self.judge = judge
+    def set_admission_check(self, check: AdmissionCheck) -> None:
+        """Checks all clients that have described themselves, and from now on every new one."""
+        self.admission_check = check
         for client_id, description in list(self.descriptions.items()):
-            self._judge(client_id, description)
+            self._check_admission(client_id, description)
 
-    def tell(self, client_id: int, sentence: str) -> None:
+    def send_notice(self, client_id: int, sentence: str) -> None:
         """Sends a client a sentence for its log."""
         node = self._nodes.get(client_id)
         if node is not None:
@@ -147,19 +197,19 @@ class Fleet:
                 self._refuse(None, asked.node, f"there is no client {client_id} in a federation of {self.num_clients}")
                 continue
             self._nodes[client_id] = asked.node
-            self._judge(client_id, description)
+            self._check_admission(client_id, description)
         for number, asked in list(self._asked.items()):
             if time.monotonic() - asked.since > QUERY_SECONDS:
                 del self._asked[number]
 
-    def _judge(self, client_id: int, description: Description) -> None:
-        reason = self.judge(client_id, description)
+    def _check_admission(self, client_id: int, description: Description) -> None:
+        reason = self.admission_check(client_id, description)
         if reason is None:
             self.refused.pop(client_id, None)
             self.descriptions[client_id] = description
             return
         self.descriptions.pop(client_id, None)
-        self.tell(client_id, f"left out: {reason}")
+        self.send_notice(client_id, f"left out: {reason}")
         self._refuse(client_id, self._nodes[client_id], reason)
 
     def _refuse(self, client_id: int | None, node: int, reason: str) -> None:

@@ -12,9 +12,9 @@ from tests.core.payloads import PAYLOADS, same
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import to_bytes
-from unisono.engines.flower.codec import (
+from unisono.engines.flower.messages import (
     INLINE,
-    Envelopes,
+    RequestBuilder,
     answer_content,
     payload_of,
     payload_record,
@@ -37,8 +37,8 @@ def test_a_payload_comes_back(payload: Payload) -> None:
 
 def test_a_request_comes_back() -> None:
     broadcast, routed = Payload({"a": {"x": torch.ones(2)}}), Payload({"b": {"y": torch.zeros(1)}}, {"n": 3})
-    envelopes = Envelopes(Context(5, 7, "train"), "terms", broadcast, {"nonce": "n"})
-    request = read_request(envelopes.of(4, routed, Payload(scalars={"state": "s"})))
+    builder = RequestBuilder(Context(5, 7, "train"), "terms", broadcast, {"nonce": "n"})
+    request = read_request(builder.build(4, routed, Payload(scalars={"state": "s"})))
     assert (request.seed, request.round, request.phase, request.client_id, request.terms) == (5, 7, "train", 4, "terms")
     assert to_bytes(request.received) == to_bytes(broadcast.merge(routed))
     assert request.local.scalars == {"state": "s"}
@@ -46,8 +46,8 @@ def test_a_request_comes_back() -> None:
 
 
 def test_what_everybody_gets_is_one_object() -> None:
-    envelopes = Envelopes(Context(0), "terms", Payload({"a": {"x": torch.ones(9)}}))
-    first, second = envelopes.of(0), envelopes.of(1)
+    builder = RequestBuilder(Context(0), "terms", Payload({"a": {"x": torch.ones(9)}}))
+    first, second = builder.build(0), builder.build(1)
     assert first["broadcast"].object_id == second["broadcast"].object_id
     assert first["broadcast"] is second["broadcast"]
 

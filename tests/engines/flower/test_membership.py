@@ -12,8 +12,8 @@ from flwr.app import Error, Message
 
 from tests.engines.flower.grid import InstantGrid
 from unisono.core.errors import UserError
-from unisono.engines.flower.codec import failure_content, read_values, values_content
-from unisono.engines.flower.fleet import Fleet
+from unisono.engines.flower.membership import FlowerMembership
+from unisono.engines.flower.messages import failure_content, read_values, values_content
 
 KEYS = {b"key 0": 0, b"key 1": 1, b"key 2": 2}
 
@@ -36,8 +36,8 @@ class Nodes:
         said = self.says[node]
         return values_content("description", said) if isinstance(said, dict) else said
 
-    def fleet(self, keys: dict[bytes, int] | None = KEYS) -> Fleet:
-        return Fleet(self.grid, 3, keys, {"config": {}}, self.notes.append)  # type: ignore[arg-type]
+    def membership(self, keys: dict[bytes, int] | None = KEYS) -> FlowerMembership:
+        return FlowerMembership(self.grid, 3, keys, {"config": {}}, self.notes.append)  # type: ignore[arg-type]
 
 
 def described(client: int, samples: int = 5) -> dict[str, Any]:
@@ -47,19 +47,19 @@ def described(client: int, samples: int = 5) -> dict[str, Any]:
 def test_clients_are_known_by_their_keys_and_not_by_what_they_say() -> None:
     nodes = Nodes({70: described(2), 80: described(0, samples=9)})
     nodes.grid.nodes = {70: b"key 1", 80: b"key 0"}
-    fleet = nodes.fleet()
-    fleet.wait(2, 5)
-    assert list(fleet.reachable()) == [0, 1]
-    assert (fleet.node_of(1), fleet.node_of(0), fleet.node_of(2)) == (70, 80, None)
-    assert fleet.num_samples(0) == 9
+    membership = nodes.membership()
+    membership.wait(2, 5)
+    assert list(membership.reachable()) == [0, 1]
+    assert (membership.node_of(1), membership.node_of(0), membership.node_of(2)) == (70, 80, None)
+    assert membership.num_samples(0) == 9
 
 
 def test_a_stranger_is_not_asked() -> None:
     nodes = Nodes({70: described(0), 99: described(1)})
     nodes.grid.nodes = {70: b"key 0", 99: b"stranger"}
-    fleet = nodes.fleet()
-    fleet.wait(1, 5)
-    assert list(fleet.reachable()) == [0]
+    membership = nodes.membership()
+    membership.wait(1, 5)
+    assert list(membership.reachable()) == [0]
     assert {message.metadata.dst_node_id for message in nodes.grid.pushed} == {70}
     assert any("node 99" in note for note in nodes.notes)
 
@@ -67,51 +67,51 @@ def test_a_stranger_is_not_asked() -> None:
 def test_without_keys_clients_are_believed_within_bounds() -> None:
     nodes = Nodes({70: described(2), 71: described(7)})
     nodes.grid.nodes = {70: b"", 71: b""}
-    fleet = nodes.fleet(None)
-    fleet.wait(1, 5)
-    assert list(fleet.reachable()) == [2]
+    membership = nodes.membership(None)
+    membership.wait(1, 5)
+    assert list(membership.reachable()) == [2]
     assert any("no client 7" in note for note in nodes.notes)
 
 
 def test_who_does_not_fit_is_told_why_and_left_out() -> None:
     nodes = Nodes({70: described(0), 80: described(1), 90: failure_content("data cannot be read")})
     nodes.grid.nodes = {70: b"key 0", 80: b"key 1", 90: b"key 2"}
-    fleet = nodes.fleet()
-    fleet.wait(3, 5)
-    fleet.admit_by(lambda client, description: "too small" if client == 1 else None)
+    membership = nodes.membership()
+    membership.wait(3, 5)
+    membership.set_admission_check(lambda client, description: "too small" if client == 1 else None)
     nodes.grid.pull_messages(list(nodes.grid.sent))
-    assert list(fleet.reachable()) == [0]
-    assert fleet.refused == {1: "too small", 2: "data cannot be read"}
+    assert list(membership.reachable()) == [0]
+    assert membership.refused == {1: "too small", 2: "data cannot be read"}
     assert nodes.told == [(80, "left out: too small")]
 
 
 def test_clients_come_late_go_and_come_back() -> None:
     nodes = Nodes({70: described(0), 80: described(1)})
     nodes.grid.nodes = {70: b"key 0"}
-    fleet = nodes.fleet()
-    fleet.wait(1, 5)
-    assert list(fleet.reachable()) == [0]
+    membership = nodes.membership()
+    membership.wait(1, 5)
+    assert list(membership.reachable()) == [0]
     nodes.grid.nodes[80] = b"key 1"
-    assert list(fleet.reachable()) == [0, 1]
+    assert list(membership.reachable()) == [0, 1]
     del nodes.grid.nodes[70]
-    assert list(fleet.reachable()) == [1]
-    assert fleet.node_of(0) is None
+    assert list(membership.reachable()) == [1]
+    assert membership.node_of(0) is None
     nodes.grid.nodes[70] = b"key 0"
-    assert list(fleet.reachable()) == [0, 1]
+    assert list(membership.reachable()) == [0, 1]
     assert len(nodes.grid.pushed) == 2
 
 
 def test_a_node_whose_answer_fails_is_asked_again() -> None:
     nodes = Nodes({70: Error(1, "process died")})
     nodes.grid.nodes = {70: b"key 0"}
-    fleet = nodes.fleet()
-    fleet.refresh()
+    membership = nodes.membership()
+    membership.refresh()
     nodes.says[70] = described(0)
-    fleet.wait(1, 5)
-    assert list(fleet.reachable()) == [0]
+    membership.wait(1, 5)
+    assert list(membership.reachable()) == [0]
 
 
 def test_nobody_at_all_ends_the_run_with_a_sentence() -> None:
-    fleet = Nodes({}).fleet()
+    membership = Nodes({}).membership()
     with pytest.raises(UserError, match="No client is connected"):
-        fleet.reachable()
+        membership.reachable()

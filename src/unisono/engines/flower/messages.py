@@ -96,7 +96,7 @@ def payload_of(content: RecordDict, name: str, limit: int | None = None) -> Payl
     return from_bytes(value)
 
 
-class Envelopes:
+class RequestBuilder:
     """Requests of one phase, with what all of them carry encoded once.
 
     Args:
@@ -112,8 +112,8 @@ class Envelopes:
         self._broadcast = payload_record(broadcast)
         self._extra = json.dumps(dict(extra or {}))
 
-    def of(self, client_id: int, routed: Payload = EMPTY, local: Payload = EMPTY) -> RecordDict:
-        """The request of one client."""
+    def build(self, client_id: int, routed: Payload = EMPTY, local: Payload = EMPTY) -> RecordDict:
+        """Return the request of one client."""
         place = {"seed": self._ctx.seed, "round": self._ctx.round, "phase": self._ctx.phase, "client": client_id}
         content = RecordDict(
             {
@@ -129,7 +129,7 @@ class Envelopes:
 
 
 def read_request(content: RecordDict) -> Request:
-    """What ``Envelopes.of`` wrote."""
+    """What ``RequestBuilder.build`` wrote."""
     place = json.loads(str(content.config_records["place"]["place"]))
     return Request(
         place["seed"],

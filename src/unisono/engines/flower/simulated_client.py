@@ -8,7 +8,7 @@ import torch
 
 from unisono.core.errors import UserError
 from unisono.engines.devices import resolve_devices, threads
-from unisono.engines.flower.codec import Request
+from unisono.engines.flower.messages import Request
 from unisono.engines.lanes import Workshop
 from unisono.federation.worker import Answer, answer, prepare_nets
 
@@ -16,7 +16,7 @@ Opener = Callable[[str], tuple[Workshop, str]]
 """The workshop that the terms of a run describe, and the name of its device; it must be importable by name."""
 
 
-class SimulatedDesk:
+class SimulatedClient:
     """Answers for any client of a simulation; a process opens a run's workshop once and keeps it until the next run.
 
     Args:
@@ -51,10 +51,10 @@ class SimulatedDesk:
         raise UserError("A simulated client has no probes of its own.")
 
     def _workshop(self, terms: str) -> tuple[Workshop, torch.nn.ModuleDict, torch.device]:
-        kept = SimulatedDesk._kept
+        kept = SimulatedClient._kept
         if kept is None or kept[0] != terms:
             workshop, name = self._open(terms)
             # An actor sees the GPUs that Ray gave it, counted anew.
             device = resolve_devices(name.partition(":")[0])[0]
-            kept = SimulatedDesk._kept = (terms, workshop, prepare_nets(workshop.method, device), device)
+            kept = SimulatedClient._kept = (terms, workshop, prepare_nets(workshop.method, device), device)
         return kept[1:]
