@@ -27,6 +27,9 @@ from unisono.runs.privacy_report import PrivacyReport
 from unisono.runs.probing import ClassesPerClient, Evaluation, Probing
 from unisono.runs.trackers import Tracking
 
+SEEDED_NOISE = "The noise on model updates is drawn from run.seed: whoever knows the seed can remove it, so it protects nobody."
+"""Warning of a simulation. On a real federation noise comes from the operating system."""
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -49,6 +52,11 @@ class Backend:
     sampling: Literal["fixed", "poisson", "none"]
     collector: Observer | None = None
     experiment: Experiment | None = None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether clients have owners: noise that protects them must not come from the run's seed, which all of them know."""
+        return self.experiment is None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -142,7 +150,8 @@ def standard_callbacks(
         cohort = config.cohort.expected_size(num_clients)
         accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, backend.sampling, num_clients, cohort)
         found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
-    found.append(PrivacyReport(directory, method.shares, method.release_guarantee(), accountant, backend.warnings))
+    warnings = [*backend.warnings, *([] if backend.is_real or accountant is None else [SEEDED_NOISE])]
+    found.append(PrivacyReport(directory, method.shares, method.release_guarantee(), accountant, warnings))
     if backend.collector is not None:
         found.append(backend.collector)
     found.append(Tracking(config.track, directory, config.as_tree(), num_rounds))

@@ -113,7 +113,14 @@ def execute(
             state, store = restore(directory, config, on_note)
             with closing(store), open_backend(config, directory) as backend:
                 directory.save_run_info(backend.method.info)
-                federation = Federation(backend.method, backend.engine, store, config.federation_sections, config.run.seed)
+                federation = Federation(
+                    backend.method,
+                    backend.engine,
+                    store,
+                    config.federation_sections,
+                    config.run.seed,
+                    secret_noise=backend.is_real,
+                )
                 state = federation.start() if state is None else state
                 if rounds == 0:
                     _evaluate_untrained(directory, backend.evaluators, state)

@@ -21,6 +21,7 @@ from unisono.clustering.private import (
     random_projection,
     weighted_kmeans,
 )
+from unisono.core.noise import SeededNoise
 
 SILENT = Noise(count_epsilon=1e6, sum_deviation=0.0)
 OFFSET = 1000
@@ -31,11 +32,15 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def noise(seed: int = 0) -> SeededNoise:
+    return SeededNoise(seeded(seed))
+
+
 def whole_tree(points: Tensor, depth: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor]:
     """Exact counts and sums of all 2^depth leaves: what is left of the mechanism without noise, at the same noisy counts."""
-    monkeypatch.setattr(private, "discrete_laplace", lambda epsilon, number, generator: torch.full((number,), OFFSET))
+    monkeypatch.setattr(private, "discrete_laplace", lambda epsilon, number, source: torch.full((number,), OFFSET))
     directions = torch.randn(depth, points.shape[1], generator=seeded(9), dtype=torch.float64)
-    coreset = private_coreset(points, directions, SILENT, seeded())
+    coreset = private_coreset(points, directions, SILENT, noise())
     return coreset.weights - OFFSET, coreset.points * coreset.weights[:, None]
 
 
@@ -60,12 +65,12 @@ def test_sums_get_gaussian_noise_of_the_given_deviation(monkeypatch: pytest.Monk
     """A client without points sends nothing but noise; OFFSET / noise is large enough that no mean leaves the unit ball."""
     from scipy.stats import kstest
 
-    monkeypatch.setattr(private, "discrete_laplace", lambda epsilon, number, generator: torch.full((number,), OFFSET))
-    coreset = private_coreset(torch.empty(0, 200), torch.randn(5, 200, generator=seeded()), Noise(1.0, 2.5), seeded(3))
-    noise = (coreset.points * OFFSET).flatten().numpy()
-    assert len(noise) == 32 * 200
-    assert kstest(noise / 2.5, "norm").pvalue > 0.01
-    assert float(np.std(noise)) == pytest.approx(2.5, rel=0.05)
+    monkeypatch.setattr(private, "discrete_laplace", lambda epsilon, number, source: torch.full((number,), OFFSET))
+    coreset = private_coreset(torch.empty(0, 200), torch.randn(5, 200, generator=seeded()), Noise(1.0, 2.5), noise(3))
+    found = (coreset.points * OFFSET).flatten().numpy()
+    assert len(found) == 32 * 200
+    assert kstest(found / 2.5, "norm").pvalue > 0.01
+    assert float(np.std(found)) == pytest.approx(2.5, rel=0.05)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 2.0])
@@ -73,7 +78,7 @@ def test_counts_get_discrete_laplace_noise(epsilon: float) -> None:
     """P(x) = tanh(epsilon / 2) exp(-epsilon |x|), and so the variance 2 e^-epsilon / (1 - e^-epsilon)^2."""
     from scipy.stats import chisquare
 
-    draws = discrete_laplace(epsilon, 40_000, seeded(5)).numpy()
+    draws = discrete_laplace(epsilon, 40_000, noise(5)).numpy()
     reach = max(1, round(2 / epsilon))
     inner = np.arange(-reach, reach + 1)
     chances = math.tanh(epsilon / 2) * np.exp(-epsilon * np.abs(inner))
@@ -86,9 +91,7 @@ def test_counts_get_discrete_laplace_noise(epsilon: float) -> None:
 
 
 def test_counts_of_a_client_without_points_are_noise_alone() -> None:
-    coreset = private_coreset(
-        torch.empty(0, 4), torch.randn(1, 4, generator=seeded()), Noise(0.01, 1.0), seeded(2), min_count=1
-    )
+    coreset = private_coreset(torch.empty(0, 4), torch.randn(1, 4, generator=seeded()), Noise(0.01, 1.0), noise(2), min_count=1)
     assert len(coreset.weights) <= 2
     assert bool((coreset.weights >= 1).all())
 
@@ -96,7 +99,7 @@ def test_counts_of_a_client_without_points_are_noise_alone() -> None:
 def test_without_noise_every_point_is_counted_once_and_leaves_hold_their_means() -> None:
     points = F.normalize(torch.randn(64, 3, generator=seeded(4), dtype=torch.float64), dim=1)
     directions = torch.randn(3, 3, generator=seeded(6), dtype=torch.float64)
-    coreset = private_coreset(points, directions, SILENT, seeded(), min_count=1)
+    coreset = private_coreset(points, directions, SILENT, noise(), min_count=1)
     assert coreset.weights.sum() == 64
     codes = ((points @ directions.T > 0).long() * torch.tensor([4, 2, 1])).sum(dim=1)
     for leaf, weight in zip(coreset.points, coreset.weights, strict=True):
@@ -111,13 +114,13 @@ def test_without_noise_every_point_is_counted_once_and_leaves_hold_their_means()
 
 def test_small_leaves_are_left_out_and_nothing_left_means_nothing_sent() -> None:
     points = torch.ones(3, 4)
-    assert len(private_centroids(points, 2, 2, SILENT, seeded(), seeded(), min_count=4)) == 0
-    assert private_centroids(points, 2, 2, SILENT, seeded(), seeded(), min_count=3).shape == (1, 4)
+    assert len(private_centroids(points, 2, 2, SILENT, seeded(), noise(), min_count=4)) == 0
+    assert private_centroids(points, 2, 2, SILENT, seeded(), noise(), min_count=3).shape == (1, 4)
 
 
 def test_same_generators_same_centroids_and_other_noise_other_centroids() -> None:
     points = F.normalize(torch.randn(200, 6, generator=seeded(1)), dim=1)
-    first, again, other = (private_centroids(points, 4, 3, Noise(1.0, 1.0), seeded(1), seeded(seed)) for seed in (2, 2, 3))
+    first, again, other = (private_centroids(points, 4, 3, Noise(1.0, 1.0), seeded(1), noise(seed)) for seed in (2, 2, 3))
     assert torch.equal(first, again)
     assert first.shape != other.shape or not torch.equal(first, other)
     assert torch.allclose(first.norm(dim=1), torch.ones(len(first)))
@@ -127,7 +130,7 @@ def test_same_generators_same_centroids_and_other_noise_other_centroids() -> Non
 def test_many_points_and_little_noise_give_the_directions_of_the_clusters() -> None:
     centres = F.normalize(torch.tensor([[1.0, 1, 0, 0], [-1, 0, 1, 0], [0, -1, -1, 1]]), dim=1)
     points = F.normalize(centres.repeat(1000, 1) + 0.05 * torch.randn(3000, 4, generator=seeded(1)), dim=1)
-    found = private_centroids(points, 3, 4, Noise(0.5, 3.0), seeded(11), seeded(2), min_count=50)
+    found = private_centroids(points, 3, 4, Noise(0.5, 3.0), seeded(11), noise(2), min_count=50)
     assert float((centres @ found.T).amax(dim=1).min()) > 0.95
 
 

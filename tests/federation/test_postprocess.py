@@ -12,6 +12,7 @@ from torch import Tensor
 from unisono.core.config import make_section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.core.noise import SeededNoise, SystemNoise
 from unisono.core.payload import Payload, Reduce, Share, Update
 from unisono.federation.postprocess import RESIDUAL, CompressionConfig, Postprocessor, PrivacyConfig, clip
 
@@ -190,14 +191,18 @@ def test_rounding_depends_on_the_context_alone() -> None:
 # --- noise
 
 
+def noise() -> SeededNoise:
+    return SeededNoise(CTX.rng("noise 0"))
+
+
 def test_noise_by_hand() -> None:
-    """start + ((mean - start) * senders + clip * multiplier * z) / expected, z from the context's stream."""
+    """start + ((mean - start) * senders + clip * multiplier * z) / expected, z from the source."""
     private = postprocessor(clip_norm=2.0, noise=1.5)
     broadcast = Payload({"net": {"w": torch.tensor([1.0, 2.0])}})
     means = {"net": {"w": torch.tensor([4.0, 8.0])}, "other": {"w": torch.tensor([10.0])}}
-    noisy = private.add_noise(means, broadcast, {"net": 3, "other": 2}, 6, CTX)
-    generator = CTX.rng("noise 0")
-    z_net, z_other = torch.randn(2, generator=generator), torch.randn(1, generator=generator)
+    noisy = private.add_noise(means, broadcast, {"net": 3, "other": 2}, 6, noise())
+    source = noise()
+    z_net, z_other = source.normal(2).float(), source.normal(1).float()
     assert torch.allclose(noisy["net"]["w"], torch.tensor([1.0 + 9 / 6, 2.0 + 18 / 6]) + 3.0 * z_net / 6)
     assert torch.allclose(noisy["other"]["w"], 20 / 6 + 3.0 * z_other / 6)
 
@@ -207,34 +212,33 @@ def test_noise_has_the_promised_moments_and_is_repeatable() -> None:
     private = postprocessor(clip_norm=0.5, noise=3.0)
     broadcast = Payload({"net": {"w": torch.full((200_000,), 7.0)}})
     means = broadcast.groups
-    noisy = private.add_noise(means, broadcast, {"net": 10}, 10, CTX)["net"]["w"]
+    noisy = private.add_noise(means, broadcast, {"net": 10}, 10, noise())["net"]["w"]
     assert float(noisy.double().mean()) == pytest.approx(7.0, abs=5 * 0.15 / 447)
     assert float(noisy.double().std()) == pytest.approx(0.15, abs=5 * 0.15 / 632)
-    again = private.add_noise(means, broadcast, {"net": 10}, 10, CTX)["net"]["w"]
-    other = private.add_noise(means, broadcast, {"net": 10}, 10, Context(1, 3, "train"))["net"]["w"]
-    assert torch.equal(noisy, again)
-    assert not torch.equal(noisy, private.add_noise(means, broadcast, {"net": 10}, 10, CTX, attempt=1)["net"]["w"])
-    assert not torch.equal(noisy, other)
+    assert torch.equal(noisy, private.add_noise(means, broadcast, {"net": 10}, 10, noise())["net"]["w"])
+    secret = private.add_noise(means, broadcast, {"net": 10}, 10, SystemNoise())["net"]["w"]
+    assert float(secret.double().std()) == pytest.approx(0.15, abs=5 * 0.15 / 632)
+    assert not torch.equal(noisy, secret)
 
 
 def test_noise_differs_between_tensors() -> None:
     private = postprocessor(clip_norm=1.0, noise=1.0)
     broadcast = Payload({"net": {"a": torch.zeros(5), "b": torch.zeros(5)}, "other": {"a": torch.zeros(5)}})
-    noisy = Payload(private.add_noise(broadcast.groups, broadcast, {"net": 1, "other": 1}, 1, CTX)).flatten()
+    noisy = Payload(private.add_noise(broadcast.groups, broadcast, {"net": 1, "other": 1}, 1, noise())).flatten()
     assert list(noisy) == list(broadcast.flatten())
     assert all(not torch.equal(one, other) for one, other in itertools.combinations(noisy.values(), 2))
 
 
 def test_no_noise_leaves_the_means_alone() -> None:
     means = {"net": {"w": torch.ones(1)}}
-    assert postprocessor(clip_norm=1.0).add_noise(means, Payload(), {"net": 1}, 1, CTX)["net"] is means["net"]
+    assert postprocessor(clip_norm=1.0).add_noise(means, Payload(), {"net": 1}, 1, noise())["net"] is means["net"]
 
 
 def test_a_group_that_few_sent_moves_no_further_than_its_senders_can() -> None:
     """One of ten clients sends 'other', clipped to 1: the private mean over ten may move by at most 1 / 10."""
     private = postprocessor(clip_norm=1.0, noise=1e-12)
     means = {"other": {"w": torch.tensor([1.0])}}
-    noisy = private.add_noise(means, Payload({"other": {"w": torch.tensor([0.0])}}), {"other": 1, "net": 10}, 10, CTX)
+    noisy = private.add_noise(means, Payload({"other": {"w": torch.tensor([0.0])}}), {"other": 1, "net": 10}, 10, noise())
     assert float(noisy["other"]["w"]) == pytest.approx(0.1)
 
 

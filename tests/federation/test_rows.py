@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tests.federation.counting import Counting, Diary, make_federation
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
+from unisono.core.noise import SeededNoise
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.federation.aggregate import AggregationConfig, Fold
 from unisono.federation.cohort import CohortConfig
@@ -142,7 +143,7 @@ def test_noise_covers_every_row_so_that_it_hides_who_answered() -> None:
     postprocessor = Postprocessor(PrivacyConfig(clip_norm=1.0, noise_multiplier=0.5), CompressionConfig(), SHARES)
     server = {"table": {"rows": torch.zeros(200, 50)}}
     means = fold_of([Update(3, 1.0, Payload({"table": {"rows": torch.ones(50)}}))]).finish(server).means
-    noisy = postprocessor.add_noise(means, Payload(server), {"table": 1}, 2, CTX)["table"]["rows"]
+    noisy = postprocessor.add_noise(means, Payload(server), {"table": 1}, 2, SeededNoise(CTX.rng("noise 0")))["table"]["rows"]
     assert float(noisy.std()) == pytest.approx(0.25, rel=0.05)
     assert float(noisy[3].mean()) == pytest.approx(0.5, abs=0.15)
     assert bool((noisy.std(dim=1) > 0.1).all())

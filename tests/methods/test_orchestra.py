@@ -12,6 +12,7 @@ from unisono.clustering.private import Noise, private_centroids
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
+from unisono.core.noise import SeededNoise
 from unisono.core.payload import Aggregate, Payload, Reveals, Update
 from unisono.core.wire import to_bytes
 from unisono.federation.whitelist import ConsentConfig, check_consent
@@ -239,7 +240,7 @@ def test_private_centroids_see_every_sample_by_itself_through_the_received_targe
     assert budget.num_levels == 2, "L = 2 means at least 4 leaves"
     noise = Noise(budget.count_epsilon, budget.sum_deviation)
     ctx = Context(0, 0, "train", 3)
-    expected = private_centroids(points, 2, 2, noise, ctx.rng("hash"), ctx.rng("noise"))
+    expected = private_centroids(points, 2, 2, noise, ctx.rng("hash"), SeededNoise(ctx.rng("noise")))
     update = answer(method, 3, "train", server)
     assert torch.allclose(update.payload.groups["local_centroids"]["centroids"], expected, atol=1e-4)
     assert "smallest_cluster" not in update.metrics

@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unisono.core.noise import NoiseSource
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -59,7 +61,7 @@ def private_centroids(
     depth: int,
     noise: Noise,
     hashing: torch.Generator,
-    generator: torch.Generator,
+    source: NoiseSource,
     *,
     projection: Tensor | None = None,
     min_count: int = 2,
@@ -72,22 +74,20 @@ def private_centroids(
         depth: levels of the tree.
         noise: how much.
         hashing: draws the random directions; it may be public.
-        generator: draws the noise, which must stay secret, and the seeds of k-means.
+        source: draws the noise, which must stay secret, and the seeds of k-means, which need not.
         projection: what ``random_projection`` gave; None looks at the points as they are.
         min_count: a leaf whose noisy count is lower is left out.
     """
     seen = points.double() if projection is None else points.double() @ projection.T
     directions = torch.randn(depth, seen.shape[1], generator=hashing, dtype=torch.float64)
-    coreset = private_coreset(seen, directions, noise, generator, min_count)
+    coreset = private_coreset(seen, directions, noise, source, min_count)
     if len(coreset.points) == 0:
         return torch.empty(0, points.shape[1])
-    centroids = weighted_kmeans(coreset, min(num_clusters, len(coreset.points)), generator)
+    centroids = weighted_kmeans(coreset, min(num_clusters, len(coreset.points)), source.generator)
     return F.normalize(centroids if projection is None else centroids @ projection, dim=1).float()
 
 
-def private_coreset(
-    points: Tensor, directions: Tensor, noise: Noise, generator: torch.Generator, min_count: int = 2
-) -> Coreset:
+def private_coreset(points: Tensor, directions: Tensor, noise: Noise, source: NoiseSource, min_count: int = 2) -> Coreset:
     """Noisy means and counts of the leaves of a SimHash tree.
 
     The root is split without a look at its size. A node is split further if its noisy count is at least twice ``min_count``.
@@ -96,7 +96,7 @@ def private_coreset(
         points: shape (num_points, dim); clipped to the unit ball here.
         directions: whose signs split the points, one per level, shape (depth, dim).
         noise: how much.
-        generator: draws it.
+        source: draws it.
         min_count: leaves with a lower noisy count are left out.
     """
     points = clip_to_ball(points.double())
@@ -109,14 +109,14 @@ def private_coreset(
         codes = 2 * codes + bit
         nodes = torch.cat((2 * nodes, 2 * nodes + 1))
         members = codes == nodes[:, None]
-        noisy = members.sum(dim=1) + discrete_laplace(noise.count_epsilon, len(nodes), generator)
+        noisy = members.sum(dim=1) + discrete_laplace(noise.count_epsilon, len(nodes), source)
         split = noisy >= 2 * min_count if level < len(directions) else torch.zeros_like(noisy, dtype=torch.bool)
         kept = ~split & (noisy >= min_count)
         leaves.append(members[kept].double())
         counts.append(noisy[kept])
         nodes = nodes[split]
     sums = torch.cat(leaves) @ points
-    sums += torch.randn(sums.shape, generator=generator, dtype=torch.float64) * noise.sum_deviation
+    sums += source.normal(*sums.shape) * noise.sum_deviation
     weights = torch.cat(counts).double()
     return Coreset(clip_to_ball(sums / weights[:, None]), weights)
 
@@ -153,13 +153,13 @@ def weighted_kmeans(coreset: Coreset, num_clusters: int, generator: torch.Genera
     return centroids
 
 
-def discrete_laplace(epsilon: float, num_draws: int, generator: torch.Generator) -> Tensor:
+def discrete_laplace(epsilon: float, num_draws: int, source: NoiseSource) -> Tensor:
     """Whole numbers x with P(x) proportional to exp(-epsilon |x|), int64 of shape (num_draws,).
 
     The difference of two geometric numbers is such a number, and floor(-log(u) / epsilon) with u uniform in (0, 1] is one of
     these: it is at least k if u <= exp(-epsilon k).
     """
-    uniform = 1 - torch.rand(2, num_draws, generator=generator, dtype=torch.float64)
+    uniform = 1 - source.uniform(2, num_draws)
     geometric: Tensor = (-uniform.log() / epsilon).floor().long()
     return geometric[0] - geometric[1]
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unisono.core.config import Section
 from unisono.core.context import Context
+from unisono.core.noise import NoiseSource
 from unisono.core.payload import Payload, Reduce, Share, Tensors, Update
 from unisono.federation.compress import compress, decompress
 from unisono.federation.whitelist import own_rows
@@ -112,28 +113,25 @@ class Postprocessor:
         broadcast: Payload,
         num_clients: Mapping[str, int],
         expected: int,
-        ctx: Context,
-        attempt: int = 0,
+        source: NoiseSource,
     ) -> dict[str, Tensors]:
-        """The means with Gaussian noise, as the clipped sum plus noise over the *expected* number of clients.
+        """Return the means with Gaussian noise: the clipped sum plus noise over the *expected* number of clients.
 
         Args:
             means: uniform means over the clients that sent the group.
             broadcast: what the clients received.
             num_clients: by group, how many sent it.
             expected: the cohort size that the accountant counts with.
-            ctx: gives the noise.
-            attempt: how often the round was tried before; every attempt has noise of its own.
+            source: draws the noise.
         """
         if self.privacy.noise_multiplier == 0 or self.privacy.clip_norm is None:
             return dict(means)
-        generator = ctx.rng(f"noise {attempt}")
         scale = self.privacy.noise_multiplier * self.privacy.clip_norm
         reference = broadcast.flatten()
         noisy: dict[str, Tensor] = {}
         for name, mean in Payload(means).tensors():
             start = reference.get(name, torch.zeros_like(mean))
-            noise = torch.randn(mean.shape, generator=generator) * scale
+            noise = (source.normal(*mean.shape) * scale).to(mean.dtype)
             noisy[name] = start + ((mean - start) * num_clients[name.split("/", 1)[0]] + noise) / expected
         return dict(Payload.unflatten(noisy).groups)
 

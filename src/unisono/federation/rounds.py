@@ -13,6 +13,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.method import Method, Phase
+from unisono.core.noise import SeededNoise, SystemNoise
 from unisono.core.payload import Aggregate, Payload
 from unisono.federation.aggregate import AggregationConfig, Fold
 from unisono.federation.client_store import ClientStore
@@ -163,14 +164,25 @@ class Federation:
         store: local states.
         sections: the config.
         seed: the run's seed.
+        secret_noise: draw noise for privacy from the operating system; a simulation repeats it from the seed.
     """
 
-    def __init__(self, method: Method, engine: Engine, store: ClientStore, sections: FederationSections, seed: int) -> None:
+    def __init__(
+        self,
+        method: Method,
+        engine: Engine,
+        store: ClientStore,
+        sections: FederationSections,
+        seed: int,
+        *,
+        secret_noise: bool = False,
+    ) -> None:
         self.method = method
         self.engine = engine
         self.store = store
         self.sections = sections
         self.seed = seed
+        self.secret_noise = secret_noise
         self.postprocessor = Postprocessor(sections.privacy, sections.compression, method.shares)
         self.expected_cohort = sections.cohort.expected_size(engine.num_clients)
 
@@ -285,7 +297,9 @@ class Federation:
             raise UserError(
                 f"Round {ctx.round + 1}, phase {ctx.phase}: in the mean over clients, {error}: lower training.learning_rate."
             ) from error
-        means = self.postprocessor.add_noise(aggregate.means, broadcast, outcome.fold.counts, expected, ctx, attempt)
+        # Every attempt has noise of its own.
+        source = SystemNoise() if self.secret_noise else SeededNoise(ctx.rng(f"noise {attempt}"))
+        means = self.postprocessor.add_noise(aggregate.means, broadcast, outcome.fold.counts, expected, source)
         return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
 
 

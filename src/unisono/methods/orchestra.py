@@ -15,7 +15,6 @@ moving target during training.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from secrets import randbits
 from typing import Literal
 
 import torch
@@ -31,6 +30,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Guarantee, Phase, register
+from unisono.core.noise import SeededNoise, SystemNoise
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.views import rotate_quarter_turns
 from unisono.evaluation.clusters import clustering_accuracy
@@ -299,7 +299,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         """Noisy centroids of all of the client's samples as the received target sees them, each by itself."""
         config, width = self.config, self.config.projection_dim
         points = at_round_start(nets, self.shared_networks, received, data, lambda x: self._represent(nets, x, target=True))
-        secret = ctx.rng("noise") if config.noise_source == "seed" else torch.Generator().manual_seed(randbits(63))
+        source = SeededNoise(ctx.rng("noise")) if config.noise_source == "seed" else SystemNoise()
         projection = None
         if config.sketch_dim is not None and config.sketch_dim < width:
             projection = random_projection(width, config.sketch_dim, Context(ctx.seed).rng("sketch"))
@@ -309,7 +309,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
             self._budget.num_levels,
             Noise(self._budget.count_epsilon, self._budget.sum_deviation),
             ctx.rng("hash"),
-            secret,
+            source,
             projection=projection,
             min_count=config.min_cluster_size,
         )

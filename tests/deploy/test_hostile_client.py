@@ -1,0 +1,59 @@
+"""Clients that lie: they are left out, and nobody else notices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from unisono.core.errors import UserError
+from unisono.deploy.agreement import agree
+
+HONEST = {"shape": [1, 8, 8], "samples": 50, "mean": [0.4], "std": [0.2]}
+LIES: list[dict[str, Any]] = [
+    {"mean": [math.nan]},
+    {"mean": [1e300]},
+    {"mean": [-math.inf]},
+    {"std": [math.inf]},
+    {"std": [-1.0]},
+    {"std": ["0.2"]},
+    {"mean": [0.4, 0.4]},
+    {"mean": 0.4},
+    {"samples": -5},
+    {"samples": 0},
+    {"samples": 1e30},
+    {"samples": 10**30},
+    {"samples": True},
+    {"samples": None},
+    {"shape": [1, [8], 8]},
+    {"shape": [1, 8.0, 8]},
+    {"shape": [0, 8, 8]},
+    {"shape": [1, -8, 8]},
+    {"shape": []},
+    {"shape": "188"},
+    {"shape": [1, 10**9, 8]},
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_an_absurd_description_neither_ends_a_run_nor_counts(lie: dict[str, Any]) -> None:
+    agreed = agree({0: {**HONEST, **lie}, 1: HONEST, 2: HONEST})
+    assert (agreed.shape, agreed.mean, agreed.std) == ((1, 8, 8), pytest.approx((0.4,)), pytest.approx((0.2,)))
+    reason = agreed.misfit({**HONEST, **lie})
+    assert reason
+    assert "\n" not in reason
+
+
+def test_a_description_without_its_parts_is_refused() -> None:
+    agreed = agree({1: HONEST})
+    assert agreed.misfit({})
+    with pytest.raises(UserError, match="No client has described its data"):
+        agree({0: {}})
+
+
+def test_no_client_sets_the_mean_alone_by_claiming_many_samples() -> None:
+    """Ten times the median is all that anyone counts for."""
+    liar = {**HONEST, "samples": 10**9, "mean": [1.0]}
+    agreed = agree({0: liar, 1: HONEST, 2: HONEST})
+    assert agreed.mean[0] == pytest.approx((10 * 1.0 + 2 * 0.4) / 12)
