@@ -63,7 +63,7 @@ def train(workload: str, nets: Any, client: int, round: int) -> int:
     import torch
 
     from unisono.core.context import Context
-    from unisono.methods.local_training import train_locally
+    from unisono.methods.training_loop import train_locally
 
     method = prepared(workload).method
     data = prepared(workload).clients.data_of(client, torch.device("cpu"))

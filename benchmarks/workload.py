@@ -18,7 +18,8 @@ from unisono.experiment import Experiment
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Federation, State
 from unisono.federation.worker import prepare_nets
-from unisono.methods.local_training import LocalTraining, train_locally
+from unisono.methods.local_training import LocalTraining
+from unisono.methods.training_loop import train_locally
 
 BACKBONES: dict[str, dict[str, Any]] = {
     "cfcl-cnn": {"backbone": "cfcl-cnn"},

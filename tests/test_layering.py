@@ -30,14 +30,17 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 SHARED_METHOD_MODULES = (
+    "training_loop",
     "local_training",
     "cluster_heads",
+    "momentum_target",
     "exchange",
     "selection",
     "user_verification",
     "two_views",
+    "label_head",
     "round_start",
-    "own_predictor",
+    "personal_predictor",
 )
 
 

@@ -28,7 +28,7 @@ from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
 from unisono.federation.rounds import FederationConfig, FederationSections
 from unisono.federation.server_optimizers import ServerConfig
 from unisono.federation.whitelist import ConsentConfig
-from unisono.methods.local_training import TrainingConfig
+from unisono.methods.training_loop import TrainingConfig
 from unisono.models.backbones import ModelConfig
 from unisono.report.config import ReportConfig
 from unisono.runs.trackers import TrackConfig

@@ -5,7 +5,7 @@ import pytest
 from unisono.cli.meter import Meter, duration
 from unisono.federation.rounds import RoundRecord
 from unisono.federation.worker import Report
-from unisono.methods.local_training import TrainingConfig
+from unisono.methods.training_loop import TrainingConfig
 
 
 class Clock:

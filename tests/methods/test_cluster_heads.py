@@ -6,20 +6,19 @@ import pytest
 import torch
 
 from tests.tiny import tiny_config, tiny_method
+from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
-from unisono.core.payload import Payload
+from unisono.core.payload import Aggregate, Payload
 from unisono.methods.cluster_heads import (
     ClusterHeadsConfig,
     cluster_loss,
-    collapse_notes,
     entropies,
     head_at_centroids,
     instance_loss,
-    make_heads,
-    remember_entropy,
     wanted_clusters,
 )
+from unisono.models.heads import mlp
 
 
 def info(num_classes: int | None) -> RunInfo:
@@ -31,9 +30,8 @@ def test_number_of_clusters() -> None:
     assert wanted_clusters(None, info(3)) == 3
     with pytest.raises(UserError, match=r"method\.num_clusters is required"):
         wanted_clusters(None, info(None))
-    assert (
-        tiny_method(tiny_config("cc", {"method": {"num_clusters": 5}})).build_networks()["cluster_head"][-1].out_features == 5
-    )  # type: ignore[index]
+    nets = tiny_method(tiny_config("cc", {"method": {"num_clusters": 5}})).build_networks()
+    assert nets["cluster_head"][-1].out_features == 5  # type: ignore[index]
 
 
 def test_losses_are_means_over_pairs() -> None:
@@ -54,15 +52,17 @@ def test_entropies() -> None:
 
 
 def test_collapse_is_said_when_it_begins_and_not_again() -> None:
-    fine, fallen = (remember_entropy(Payload(), {"assignment_entropy": value}) for value in (0.9, 0.3))
-    (note,) = collapse_notes(fine, fallen, 0.5)
+    method = tiny_method(tiny_config("cc", {"method": {"collapse_threshold": 0.5}}))
+    fine, fallen = (
+        method.server_step(Payload(), Aggregate({}, {}, {"assignment_entropy": value}), Context(0)) for value in (0.9, 0.3)
+    )
+    (note,) = method.round_notes(fine, fallen)
     assert "fell to 0.30 of its maximum" in note
     assert "method.collapse_threshold = 0.5" in note
-    assert collapse_notes(Payload(), fallen, 0.5), "a run may begin collapsed"
-    assert collapse_notes(fallen, fallen, 0.5) == []
-    assert collapse_notes(fallen, fine, 0.5) == []
-    assert collapse_notes(fine, fine, 0.5) == []
-    assert remember_entropy(fallen, {}) == fallen
+    assert method.round_notes(Payload(), fallen), "a run may begin collapsed"
+    for before, after in ((fallen, fallen), (fallen, fine), (fine, fine)):
+        assert method.round_notes(before, after) == ()
+    assert method.server_step(fallen, Aggregate({}, {}, {}), Context(0)) == fallen
 
 
 def test_a_head_at_centroids_picks_the_nearest() -> None:
@@ -72,7 +72,7 @@ def test_a_head_at_centroids_picks_the_nearest() -> None:
     counts = torch.tensor([10.0, 30.0, 20.0, 5.0, 35.0])
     h = centroids[torch.randint(5, (200,), generator=generator)] + 0.3 * torch.randn(200, 8, generator=generator)
     squared_distance = 8 * 0.3**2
-    head = make_heads(8, ClusterHeadsConfig(), 5)["cluster_head"]
+    head = mlp([8, 8, 5], norm=None)
     head.load_state_dict(head_at_centroids(centroids, counts, squared_distance))
     expected = -torch.cdist(h, centroids).square() / (2 * squared_distance / 8**0.5)
     torch.testing.assert_close(head(h).softmax(dim=1), expected.softmax(dim=1), rtol=1e-3, atol=1e-5)

@@ -19,7 +19,7 @@ from unisono.core.payload import Payload, Reveals, Update
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.federation.whitelist import ConsentConfig, check_consent
 from unisono.methods.exchange import Exchange
-from unisono.methods.local_training import TrainingConfig, batches, train_locally
+from unisono.methods.training_loop import TrainingConfig, batches, train_locally
 from unisono.models.nets import load_state
 
 SMALL: dict[str, Any] = {

@@ -171,7 +171,7 @@ def test_the_target_of_stage_2_may_have_a_momentum_of_its_own(options: dict[str,
             for parameter in nets[name].parameters():
                 parameter.add_(1)
         before = nets[f"target_{name}"][-1].bias.clone()  # type: ignore[index]
-        method.after_step(nets, Context(0, 0, phase))
+        method.update_targets(nets, phase)
         torch.testing.assert_close(nets[f"target_{name}"][-1].bias, before + step)  # type: ignore[index]
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 
 from tests.tiny import tiny_config, tiny_method
-from unisono.core.context import Context
 from unisono.losses.clustering import assignment_entropy, one_sided_contrast
 from unisono.methods.cc import CC
 from unisono.methods.local_training import Batch
@@ -73,6 +72,6 @@ def test_targets_follow_the_online_networks() -> None:
             for parameter in nets[name].parameters():
                 parameter.add_(1)
     before = {name: nets[f"target_{name}"][-1].bias.clone() for name in ONLINE[1:]}  # type: ignore[index]
-    method.after_step(nets, Context(0))
+    method.update_targets(nets, "train")
     for name, bias in before.items():
         torch.testing.assert_close(nets[f"target_{name}"][-1].bias, bias + 0.25)  # type: ignore[index]

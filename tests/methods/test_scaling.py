@@ -9,7 +9,7 @@ import pytest
 
 from unisono.config import resolve
 from unisono.core.errors import UserError
-from unisono.methods.local_training import TrainingConfig
+from unisono.methods.training_loop import TrainingConfig
 
 
 def training(cohort: dict[str, Any], clients: int, **options: Any) -> TrainingConfig:

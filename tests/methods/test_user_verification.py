@@ -19,7 +19,7 @@ from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.federation.worker import prepare_nets
 from unisono.losses.mutual_information import info_nce_bound
 from unisono.losses.user_verification import client_log_likelihood
-from unisono.methods.local_training import batches
+from unisono.methods.training_loop import batches
 from unisono.methods.user_verification import VECTORS, UserVectors
 from unisono.runs.checkpoint import Checkpoints
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from unisono.federation.rounds import RoundRecord
 from unisono.federation.worker import Report
-from unisono.methods.local_training import TrainingConfig
+from unisono.methods.training_loop import TrainingConfig
 from unisono.runs.probing import PREFIX
 
 

@@ -5,6 +5,10 @@ class UserError(Exception):
     """The input, not the program, is at fault; the message is the whole explanation."""
 
 
+class MethodError(UserError):
+    """The code of a method is at fault, for every client alike; it ends the run."""
+
+
 class ClientError(Exception):
     """A client could not answer; names round, phase and client, and carries the original traceback. Text counts rounds from 1.
 

@@ -20,7 +20,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from unisono.core.errors import ClientError
+from unisono.core.errors import ClientError, MethodError
 from unisono.core.payload import Payload
 from unisono.core.registry import UserFiles
 from unisono.core.wire import Layout, lay_out, read, write
@@ -126,6 +126,8 @@ class WorkerPool:
                     worker.client_id, worker.since = content, time.monotonic()
                 elif kind == "report":
                     on_report(content)
+                elif kind == "method error":
+                    raise MethodError(content)
                 elif kind == "error":
                     raise RuntimeError(f"a worker could not run its lane:\n{content}")
                 else:
@@ -273,6 +275,8 @@ def _work(
             _send(connection, ("done", (result, _write_sums(result, blocks[block]), block)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+    except MethodError as error:
+        _send(connection, ("method error", str(error)))
     except Exception:
         _send(connection, ("error", traceback.format_exc()))
 

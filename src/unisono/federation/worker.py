@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
-from unisono.core.errors import ClientError
+from unisono.core.errors import ClientError, MethodError
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Share, Update
 from unisono.federation.aggregate import Fold
 from unisono.federation.postprocess import RESIDUAL, Postprocessor
 from unisono.federation.whitelist import check_update
-from unisono.methods.local_training import TrainingConfig
+from unisono.methods.training_loop import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def answer(
     ctx: Context,
     postprocessor: Postprocessor,
 ) -> Answer:
-    """One client's answer, or a ClientError that names round, phase and client."""
+    """One client's answer, or a ClientError that names round, phase and client; a MethodError is no client's failure."""
     start = time.perf_counter()
     try:
         own = Payload({name: group for name, group in local.groups.items() if name != RESIDUAL}, local.scalars)
@@ -110,6 +110,8 @@ def answer(
         if RESIDUAL in local.groups:
             new_local = new_local.with_groups(**{RESIDUAL: local.groups[RESIDUAL]})
         update, new_local = postprocessor.encode(update, received, _on_cpu(new_local), ctx)
+    except MethodError:
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error

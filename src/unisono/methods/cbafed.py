@@ -21,9 +21,9 @@ from unisono.core.context import Context
 from unisono.core.method import register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
 from unisono.losses.labelled import label_cross_entropy
+from unisono.methods.label_head import LabelHead
 from unisono.methods.local_training import Batch, LossTerms
-from unisono.methods.round_start import at_round_start
-from unisono.methods.user_verification import UserVerificationConfig, UserVerified
+from unisono.methods.user_verification import UserVerificationConfig
 
 
 class CBAFedConfig(UserVerificationConfig):
@@ -34,23 +34,15 @@ class CBAFedConfig(UserVerificationConfig):
 
 
 @register("cbafed")
-class CBAFed(UserVerified[CBAFedConfig]):
+class CBAFed(LabelHead[CBAFedConfig]):
     """Labels where there are some, and predictions of the server's model that are confident for their class."""
 
     Config = CBAFedConfig
     defaults = {"aggregation": {"weighting": "uniform"}}
-    needs_labels = True
-
-    @property
-    def shared_networks(self) -> tuple[str, ...]:
-        return ("encoder", *self.head_names)
 
     @property
     def shares(self) -> Mapping[str, Share]:
         return {**super().shares, "class_counts": Share(Reduce.MEAN, Reveals.STATISTICS)}
-
-    def build_networks(self) -> nn.ModuleDict:
-        return self.with_heads(nn.ModuleDict({"encoder": self.backbone()}))
 
     def init_server(self, ctx: Context) -> Payload:
         num_classes = self.info.num_classes or 1
@@ -65,7 +57,7 @@ class CBAFed(UserVerified[CBAFedConfig]):
         if data.labels is None:
             raise ValueError("CBAFed needs labels, hidden ones as -1")
         limits = thresholds(received.groups["class_shares"]["p"], self.config.base_threshold, self.config.max_threshold)
-        logits = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        logits = self.received_logits(nets, received, data)
         labels = with_pseudo_labels(data.labels, logits.cpu(), limits)
         chosen = replace(data, labels=labels).subset(labels >= 0)
         update = super().client_step(nets, received, local, chosen, ctx)[0]
@@ -79,8 +71,7 @@ class CBAFed(UserVerified[CBAFedConfig]):
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         if batch.labels is None:
             raise ValueError("CBAFed needs labels")
-        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
-        logits_1, logits_2 = nets["label_head"](h).chunk(2)
+        h, logits_1, logits_2 = self.view_logits(nets, batch, generator)
         label_loss = label_cross_entropy(logits_1, logits_2, batch.labels)
         verification = self.verify(nets, *h.chunk(2))
         if not verification:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from unisono.core.config import Section
+from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
-from unisono.core.payload import Payload
+from unisono.core.payload import Aggregate, Payload
 from unisono.losses.clustering import Contrast, assignment_entropy, cluster_contrast, instance_contrast
+from unisono.methods.local_training import LocalTraining
 from unisono.models.heads import mlp
+from unisono.models.nets import load_state
 
 ENTROPY = "assignment_entropy"
 """Metric: entropy of the mean assignment over its maximum, log num_clusters; near 0 one cluster takes all."""
@@ -42,14 +47,6 @@ def wanted_clusters(num_clusters: int | None, info: RunInfo) -> int:
     if found is None or found < 2:
         raise UserError("method.num_clusters is required, because the data has no labels to tell how many classes there are.")
     return found
-
-
-def make_heads(feature_dim: int, config: ClusterHeadsConfig, num_clusters: int) -> dict[str, nn.Module]:
-    """``instance_head`` and ``cluster_head``, both of one hidden layer; the softmax of the latter is part of the loss."""
-    return {
-        "instance_head": mlp([feature_dim, feature_dim, config.instance_dim], norm=None),
-        "cluster_head": mlp([feature_dim, feature_dim, num_clusters], norm=None),
-    }
 
 
 def head_at_centroids(centroids: Tensor, counts: Tensor, squared_distance: float) -> dict[str, Tensor]:
@@ -111,17 +108,52 @@ def entropies(c_a: Tensor, c_b: Tensor) -> tuple[Tensor, Tensor]:
     return total, total / (2 * math.log(c_a.shape[1]))
 
 
-def remember_entropy(server: Payload, metrics: Mapping[str, float]) -> Payload:
-    """The server's state with the entropy of the round, for ``collapse_notes``."""
-    return server.with_scalars(**{ENTROPY: metrics[ENTROPY]}) if ENTROPY in metrics else server
+H = TypeVar("H", bound=ClusterHeadsConfig, default=Any)
 
 
-def collapse_notes(before: Payload, after: Payload, threshold: float) -> list[str]:
-    """A sentence if the entropy of the mean assignment fell below the threshold in this round."""
-    entropy, previous = (float(server.scalars.get(ENTROPY, 1.0)) for server in (after, before))
-    if not entropy < threshold <= previous:
-        return []
-    return [
-        f"the clusters are collapsing: the entropy of the mean assignment fell to {entropy:.2f} of its maximum, below "
-        f"method.collapse_threshold = {threshold:g}; raise method.entropy_weight or lower training.learning_rate."
-    ]
+class ClusterHeads(LocalTraining[H]):
+    """Template: an encoder with an instance head and a cluster head, whose scores are the clusters.
+
+    The server remembers the entropy of the mean assignment, and the run says so when it falls below the threshold.
+    """
+
+    defaults = {
+        "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128},
+        "views": {"preset": "fedmcc"},
+    }
+    min_batch_size = 2
+
+    def setup(self) -> None:
+        super().setup()
+        self.num_clusters = wanted_clusters(self.config.num_clusters, self.info)
+
+    def build_networks(self) -> nn.ModuleDict:
+        encoder = self.backbone()
+        width = encoder.feature_dim
+        return nn.ModuleDict(
+            {
+                "encoder": encoder,
+                "instance_head": mlp([width, width, self.config.instance_dim], norm=None),
+                "cluster_head": mlp([width, width, self.num_clusters], norm=None),  # its softmax is part of the loss
+            }
+        )
+
+    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
+        server = super().server_step(server, aggregate, ctx)
+        return server.with_scalars(**{ENTROPY: aggregate.metrics[ENTROPY]}) if ENTROPY in aggregate.metrics else server
+
+    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
+        entropy, previous = (float(server.scalars.get(ENTROPY, 1.0)) for server in (after, before))
+        threshold = self.config.collapse_threshold
+        if not entropy < threshold <= previous:
+            return ()
+        return (
+            f"the clusters are collapsing: the entropy of the mean assignment fell to {entropy:.2f} of its maximum, below "
+            f"method.collapse_threshold = {threshold:g}; raise method.entropy_weight or lower training.learning_rate.",
+        )
+
+    def cluster_model(self, server: Payload) -> nn.Module | None:
+        nets = self.build_networks()
+        for name in ("encoder", "cluster_head"):
+            load_state(nets[name], server.groups[name])
+        return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()

@@ -32,7 +32,7 @@ from unisono.data.graph import DeviceGraph, GraphConfig, make_graph
 from unisono.data.mail import deliver, make_ledger, post
 from unisono.data.received import DataWithReceived, join_buffers, make_buffer
 from unisono.evaluation.delay import DelayConfig, exchange_seconds, upload_seconds
-from unisono.methods.local_training import LocalTraining, make_optimizer, train_locally
+from unisono.methods.local_training import LocalTraining
 from unisono.methods.selection import (
     Embed,
     EmbedPair,
@@ -42,6 +42,7 @@ from unisono.methods.selection import (
     look_at_candidates,
     receivers_losses,
 )
+from unisono.methods.training_loop import make_optimizer, train_locally
 from unisono.models.micro_batch import in_parts
 from unisono.models.nets import get_state, load_state
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
@@ -257,6 +258,7 @@ class Exchange(LocalTraining[E]):
                 learning_rate=learning_rate,
                 min_batch_size=self.min_batch_size,
                 optimizer=optimizer,
+                source=f"{self.name}.loss",
                 anchor=[local.groups["anchor"][name].to(ctx.device) for name in parameters]
                 if "anchor" in local.groups
                 else None,

@@ -54,7 +54,7 @@ class FeatARC(LocalTraining[FeatARCConfig]):
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
         anchors = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["projector"](nets["encoder"](x)))
-        return self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, anchors)), local
+        return self.train(nets, received, local, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, anchors)), local
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         raise NotImplementedError("the loss needs the global model's representations; see client_step")

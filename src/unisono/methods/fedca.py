@@ -34,12 +34,12 @@ from unisono.models.nets import build_seeded
 class FedCAConfig(Section):
     """Options of FedCA."""
 
+    projection_dim: int = Field(128, ge=1, description="width of the projector and of its output")
     temperature: float = Field(0.5, gt=0, description="divides the cosine similarities")
     dictionary_size: int = Field(128, ge=1, description="most representations that a client sends in a round")
     alignment_data: str | None = Field(None, description="an .npz file of public samples, array x; unset: no alignment")
     alignment_weight: float = Field(0.01, ge=0, description="weight of the squared distance to the public model's outputs")
     alignment_rounds: int = Field(10, ge=1, description="how long the public model is trained, each as a client's round")
-    projection_dim: int = Field(128, ge=1, description="width of the projector and of its output")
 
 
 @register("fedca")
@@ -69,7 +69,9 @@ class FedCA(LocalTraining[FedCAConfig]):
         trained = server
         for round in range(self.config.alignment_rounds):
             place = replace(ctx, round=round, phase="alignment")
-            trained = self.train(nets, trained, public, place, lambda batch, rng: self.loss(nets, batch, rng)).payload
+            trained = self.train(
+                nets, trained, Payload(), public, place, lambda batch, rng: self.loss(nets, batch, rng)
+            ).payload
         targets = self._represent(nets, public, torch.arange(len(public)))
         return server.with_groups(alignment={"samples": public.samples, "targets": targets})
 
@@ -83,7 +85,7 @@ class FedCA(LocalTraining[FedCAConfig]):
         negatives = received.groups["dictionary"]["z"].to(ctx.device) if "dictionary" in received.groups else None
         public = {name: tensor.to(ctx.device) for name, tensor in received.groups.get("alignment", {}).items()}
         update = self.train(
-            nets, received, data, ctx, lambda batch, generator: self.loss(nets, batch, generator, negatives, public)
+            nets, received, local, data, ctx, lambda batch, generator: self.loss(nets, batch, generator, negatives, public)
         )
         chosen = torch.randperm(len(data), generator=ctx.rng("dictionary"))[: self.config.dictionary_size]
         sent = {"z": self._represent(nets, data, chosen)}

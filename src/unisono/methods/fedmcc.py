@@ -26,19 +26,16 @@ from unisono.core.method import Phase, register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
 from unisono.methods.cluster_heads import (
     ENTROPY,
+    ClusterHeads,
     ClusterHeadsConfig,
     cluster_loss,
-    collapse_notes,
     entropies,
     head_at_centroids,
     instance_loss,
-    make_heads,
-    remember_entropy,
-    wanted_clusters,
 )
-from unisono.methods.local_training import Batch, LocalTraining, LossTerms
+from unisono.methods.local_training import Batch, LossTerms, NetworkRoles
 from unisono.methods.round_start import at_round_start
-from unisono.models.nets import add_targets, load_state, update_ema
+from unisono.models.nets import add_targets
 
 REPRESENT, SEED, CLUSTER = "represent", "seed", "cluster"
 LEARNT = {REPRESENT: ("encoder", "instance_head"), CLUSTER: ("cluster_head",)}
@@ -66,22 +63,18 @@ class FedMCCConfig(ClusterHeadsConfig):
 
 
 @register("fedmcc")
-class FedMCC(LocalTraining[FedMCCConfig]):
+class FedMCC(ClusterHeads[FedMCCConfig]):
     """Momentum contrastive clustering in two stages: the encoder first, then the clusters with the encoder frozen."""
 
     Config = FedMCCConfig
-    defaults = {
-        "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128, "local_epochs": 5},
-        "views": {"preset": "fedmcc"},
-    }
-    min_batch_size = 2
+    defaults = {**ClusterHeads.defaults, "training": {**ClusterHeads.defaults["training"], "local_epochs": 5}}
+    training_phases = (REPRESENT, CLUSTER)
 
     def setup(self) -> None:
         super().setup()
         config, num_rounds = self.config, self.info.num_rounds
         if config.represent_rounds == 0 and self.model.pretrained is None:
             raise UserError("method.represent_rounds = 0 clusters with a finished encoder: name one in model.pretrained.")
-        self.num_clusters = wanted_clusters(config.num_clusters, self.info)
         default = num_rounds - max(1, round(num_rounds / 11))
         self.represent_rounds = default if config.represent_rounds is None else config.represent_rounds
 
@@ -100,9 +93,7 @@ class FedMCC(LocalTraining[FedMCCConfig]):
         return (Phase(SEED, all_clients=True), stage) if stage.name == CLUSTER and unseeded else (stage,)
 
     def build_networks(self) -> nn.ModuleDict:
-        encoder = self.backbone()
-        nets = nn.ModuleDict({"encoder": encoder, **make_heads(encoder.feature_dim, self.config, self.num_clusters)})
-        return add_targets(nets, (*LEARNT[REPRESENT], *LEARNT[CLUSTER]))
+        return add_targets(super().build_networks(), (*LEARNT[REPRESENT], *LEARNT[CLUSTER]))
 
     def init_server(self, ctx: Context) -> Payload:
         return super().init_server(ctx).with_scalars(stage=REPRESENT if self.represent_rounds > 0 else CLUSTER)
@@ -112,24 +103,21 @@ class FedMCC(LocalTraining[FedMCCConfig]):
         names = own[ctx.phase]
         return Payload({name: server.groups[name] for name in names})
 
+    def network_roles(self, phase: str) -> NetworkRoles:
+        targets = {f"target_{name}": name for name in LEARNT[phase]}
+        return NetworkRoles(self._shared(phase), (), targets, () if phase == REPRESENT else ("encoder",))
+
+    def ema_decay(self, phase: str) -> float:
+        own = self.config.cluster_ema if phase == CLUSTER else None
+        return self.config.ema if own is None else own
+
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
         if ctx.phase == SEED:
             return self._seeds(nets, received, data, ctx), local
-        for name in LEARNT[ctx.phase]:
-            load_state(nets[f"target_{name}"], received.groups[name])
         loss = self.loss if ctx.phase == REPRESENT else self.loss_of_clusters
-        update = self.train_networks(
-            nets,
-            received,
-            data,
-            ctx,
-            lambda batch, generator: loss(nets, batch, generator),
-            self._shared(ctx.phase),
-            frozen=() if ctx.phase == REPRESENT else ("encoder",),
-        )
-        return update, local
+        return self.train(nets, received, local, data, ctx, lambda batch, rng: loss(nets, batch, rng)), local
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
@@ -148,15 +136,10 @@ class FedMCC(LocalTraining[FedMCCConfig]):
         entropy, share = entropies(c_a, c_b)
         return {"loss": cluster - self.config.entropy_weight * entropy, "cluster_loss": cluster, ENTROPY: share}
 
-    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
-        own = self.config.cluster_ema if ctx.phase == CLUSTER else None
-        for name in LEARNT[ctx.phase]:
-            update_ema(nets[f"target_{name}"], nets[name], self.config.ema if own is None else own)
-
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         if ctx.phase == SEED:
             return self._start_clusters(server, aggregate, ctx)
-        server = remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
+        server = super().server_step(server, aggregate, ctx)
         if ctx.phase == REPRESENT:
             server = self._watch_loss(server, aggregate.metrics.get("loss"))
             patience = self.config.plateau_patience
@@ -166,7 +149,7 @@ class FedMCC(LocalTraining[FedMCCConfig]):
         return server
 
     def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
-        notes = collapse_notes(before, after, self.config.collapse_threshold)
+        notes = [*super().round_notes(before, after)]
         if before.scalars["stage"] != after.scalars["stage"]:
             notes.append("stage 1 is done: from the next round on the encoder is frozen and the cluster head is learnt.")
         if "num_seeded" not in before.scalars and int(after.scalars.get("num_seeded", self.num_clusters)) < self.num_clusters:
@@ -177,12 +160,7 @@ class FedMCC(LocalTraining[FedMCCConfig]):
         return notes
 
     def cluster_model(self, server: Payload) -> nn.Module | None:
-        if ENTROPY not in server.scalars:
-            return None  # the cluster head has not been trained yet
-        nets = self.build_networks()
-        for name in ("encoder", "cluster_head"):
-            load_state(nets[name], server.groups[name])
-        return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()
+        return super().cluster_model(server) if ENTROPY in server.scalars else None  # else its head has not been trained
 
     def _shared(self, stage: str) -> tuple[str, ...]:
         names = LEARNT[stage]

@@ -1,189 +1,78 @@
-"""The local training loop, and the template of methods that are a loss plus a few networks.
+"""The template of methods that are a loss plus a few networks.
 
-A method of this kind writes ``build_networks`` and ``loss`` (its formula). The template loads what the server sent,
-trains on the client's samples, and shares the networks named in ``shares``; the server keeps their means.
+A method of this kind writes ``build_networks`` and ``loss``, and gives every network a role. The template loads the networks,
+trains them on the client's samples, and shares those that are declared; the server keeps their means.
 """
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
-from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import MethodError, UserError
 from unisono.core.method import C, Method
-from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
-from unisono.data.views import ViewsConfig, make_views
+from unisono.core.payload import Aggregate, Payload, Reduce, Scalar, Share, Update
+from unisono.data.views import Views, ViewsConfig, make_views
+from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, train_locally
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
 from unisono.models.micro_batch import can_take_parts, in_parts
-from unisono.models.nets import build_seeded, get_state, load_state
+from unisono.models.nets import build_seeded, get_state, load_state, update_ema
 from unisono.models.pretrained import load_pretrained
 
-LossTerms = Mapping[str, Tensor]
-"""Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
-Loss = Callable[["Batch", torch.Generator], LossTerms]
-"""The terms of a batch; all randomness comes from the generator."""
-
-
-class TrainingConfig(Section):
-    """How a client trains: the table ``[training]``."""
-
-    local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
-    local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
-    batch_size: int = Field(16, ge=1, description="samples per step")
-    micro_batch: int | None = Field(
-        None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
-    )
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
-    learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
-    schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
-    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty")
-    proximal_weight: float = Field(
-        0.0, ge=0, description="FedProx: half this times the squared distance to the received weights"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="number format of the forward pass")
-    channels_last: bool = Field(False, description="memory format of images and convolutions")
-    compile: bool = Field(False, description="torch.compile the networks")
-    reference_clients: int | None = Field(
-        None, ge=1, description="local_epochs is meant for this many clients, and grows linearly with their number"
-    )
-    reference_participation: float | None = Field(
-        None, gt=0, le=1, description="learning_rate is meant for this share of clients per round; grows with its square root"
-    )
-
-    @model_validator(mode="after")
-    def _steps_do_not_scale(self) -> TrainingConfig:
-        if self.reference_clients is not None and self.local_steps is not None:
-            raise ValueError("reference_clients scales local_epochs, which local_steps replaces: remove one of the two")
-        return self
-
-    def scaled(self, num_clients: int | None, participation: float) -> TrainingConfig:
-        """The table as the clients of this federation follow it, by the rules of Orchestra's paper (C.4).
-
-        "L_new = L K_new / K", to the nearest whole number from 1, for epochs L and K clients; and
-        "eta_new = eta sqrt(R_new / R)" for learning rate eta and participation ratio R.
-
-        Args:
-            num_clients: size of the federation; None where it is not known yet.
-            participation: share of the clients that a round asks.
-        """
-        changed: dict[str, float | None] = {}
-        if self.reference_clients is not None:
-            if num_clients is None:
-                raise UserError(
-                    "training.reference_clients needs a number of clients that the recipe gives, and partition.scheme = "
-                    "'natural' takes it from the data: set training.local_epochs itself."
-                )
-            epochs = max(1, round(self.local_epochs * num_clients / self.reference_clients))
-            changed |= {"local_epochs": epochs, "reference_clients": None}
-        if self.reference_participation is not None:
-            rate = self.learning_rate * math.sqrt(participation / self.reference_participation)
-            changed |= {"learning_rate": rate, "reference_participation": None}
-        return self.model_copy(update=changed) if changed else self
-
-    def learning_rate_at(self, round: int, num_rounds: int) -> float:
-        """The learning rate of a round."""
-        if self.schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
+__all__ = ["Batch", "LocalTraining", "Loss", "LossTerms", "NetworkRoles", "Start"]
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What a loss is given.
+class NetworkRoles:
+    """What happens to each network of a method in a phase; a network may be shared and have another role beside it.
 
     Args:
-        x: un-augmented samples, floats, shape (batch, *input_shape).
-        positions: where they stand among the client's samples, shape (batch,).
-        labels: visible labels, shape (batch,), -1 where hidden; None for methods that see none.
+        shared: received, trained, and averaged by the server.
+        personal: trained, and kept in the client's local state.
+        targets: target network to the online network that it follows by a moving average. It restarts from the received
+            online network, unless it is shared or personal itself. It is not trained.
+        frozen: received, and used in eval mode without gradients.
+        managed: trained; the method itself loads them and sends what it likes.
     """
 
-    x: Tensor
-    positions: Tensor
-    labels: Tensor | None
+    shared: tuple[str, ...] = ()
+    personal: tuple[str, ...] = ()
+    targets: Mapping[str, str] = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+    managed: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.x)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All networks that have a role, each once."""
+        return tuple(dict.fromkeys((*self.shared, *self.personal, *self.targets, *self.frozen, *self.managed)))
 
-
-def batches(data: ClientData, training: TrainingConfig, generator: torch.Generator) -> Iterator[Batch]:
-    """Random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
-    per_epoch = -(-len(data) // training.batch_size)
-    num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
-    while num_batches > 0 and per_epoch > 0:
-        for positions in torch.randperm(len(data), generator=generator).split(training.batch_size)[:num_batches]:
-            labels = None if data.labels is None else data.label_batch(positions)
-            yield Batch(data.batch(positions), positions, labels)
-        num_batches -= per_epoch
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The networks that the optimizer changes."""
+        return tuple(name for name in self.names if name not in self.targets and name not in self.frozen)
 
 
-def train_locally(
-    parameters: list[nn.Parameter],
-    loss: Loss,
-    data: ClientData,
-    training: TrainingConfig,
-    ctx: Context,
-    *,
-    learning_rate: float,
-    min_batch_size: int = 1,
-    after_step: Callable[[], None] = lambda: None,
-    optimizer: torch.optim.Optimizer | None = None,
-    anchor: Sequence[Tensor] | None = None,
-) -> dict[str, float]:
-    """Trains in place and returns the mean of every term over the steps.
+@dataclass(frozen=True)
+class Start:
+    """The networks that a client's training starts from.
 
     Args:
-        parameters: what is trained.
-        loss: terms of a batch; draws from the generator alone.
-        data: the client's samples.
-        training: epochs, batch size, optimiser.
-        ctx: gives the order of samples and the views.
-        learning_rate: step size of this round.
-        min_batch_size: smaller batches are skipped and counted in ``skipped_batches``.
-        after_step: called after every step, such as for a moving average.
-        optimizer: continues with what it remembers, at its own learning rate; a new one where None.
-        anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
+        networks: in place of those that were received.
+        metrics: numbers for the client's update.
+        scalars: kept in the client's local state.
     """
-    optimizer = make_optimizer(training, parameters, learning_rate) if optimizer is None else optimizer
-    scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
-    if training.proximal_weight and anchor is None:
-        anchor = [parameter.detach().clone() for parameter in parameters]
-    views = ctx.rng("views", ctx.device)
-    sums: dict[str, Tensor] = {}
-    num_steps = num_skipped = 0
-    for batch in batches(data, training, ctx.rng("order")):
-        if len(batch) < min_batch_size:
-            num_skipped += 1
-            continue
-        with _autocast(training, ctx.device):
-            terms = loss(batch, views)
-        optimizer.zero_grad()
-        scaler.scale(terms["loss"]).backward()
-        if training.proximal_weight and anchor is not None:
-            scaler.unscale_(optimizer)
-            _pull_towards(parameters, anchor, training.proximal_weight)
-        scaler.step(optimizer)
-        scaler.update()
-        after_step()
-        num_steps += 1
-        for name, term in terms.items():
-            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-    optimizer.zero_grad()  # gradients are as large as the networks: no room for them while the update is made
-    metrics = {name: float(value) / num_steps for name, value in sums.items()}
-    if num_skipped:
-        metrics["skipped_batches"] = float(num_skipped)
-    return metrics
+
+    networks: Payload
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 class LocalTraining(Method[C]):
@@ -192,20 +81,57 @@ class LocalTraining(Method[C]):
     The group of every network in a payload has the network's name. The one called ``encoder`` is what users get.
     """
 
-    def setup(self) -> None:
-        self.training = self.info.section(TrainingConfig)
-        self.model = self.info.section(ModelConfig)
-        self.views = make_views(self.info.section(ViewsConfig), self.info.input_shape)
-        self._check_micro_batch(self.model.norm != "batch")
+    training_phases: tuple[str, ...] = ("train",)
+    """The phases that train; every network has a role in one of them."""
 
-    @property
-    def shares(self) -> Mapping[str, Share]:
-        return dict.fromkeys(self.shared_networks, Share(Reduce.MEAN))
+    def setup(self) -> None:
+        self.check_micro_batch(self.model.norm != "batch")
+        _ = self.views  # an impossible table is better noticed now
+
+    @cached_property
+    def training(self) -> TrainingConfig:
+        """The table ``[training]``."""
+        return self.info.section(TrainingConfig)
+
+    @cached_property
+    def model(self) -> ModelConfig:
+        """The table ``[model]``."""
+        return self.info.section(ModelConfig)
+
+    @cached_property
+    def views(self) -> Views:
+        """Augmentations as the table ``[views]`` describes them."""
+        return make_views(self.info.section(ViewsConfig), self.info.input_shape)
+
+    # --- what a method declares
 
     @property
     @abstractmethod
     def shared_networks(self) -> tuple[str, ...]:
-        """The networks of ``build_networks`` that clients share."""
+        """The networks that are received, trained and averaged."""
+
+    @property
+    def personal_networks(self) -> tuple[str, ...]:
+        """The networks that a client keeps in its local state."""
+        return ()
+
+    @property
+    def target_networks(self) -> Mapping[str, str]:
+        """Target networks by name, and the online network that each follows with ``ema_decay``."""
+        return {}
+
+    @property
+    def frozen_networks(self) -> tuple[str, ...]:
+        """The networks that are received and used in eval mode without gradients."""
+        return ()
+
+    def network_roles(self, phase: str) -> NetworkRoles:
+        """Return what happens to each network in a phase; the four declarations unless phases differ."""
+        return NetworkRoles(self.shared_networks, self.personal_networks, self.target_networks, self.frozen_networks)
+
+    def ema_decay(self, phase: str) -> float:
+        """Return the momentum of the target networks, the option ``ema`` of the method's table."""
+        return float(getattr(self.config, "ema"))  # noqa: B009 - not every table has one, see check_networks
 
     @property
     def min_batch_size(self) -> int:
@@ -213,65 +139,102 @@ class LocalTraining(Method[C]):
         return 2 if self.model.norm == "batch" else 1
 
     @abstractmethod
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        """The terms of one batch, ``loss`` among them."""
+    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Tensor | LossTerms:
+        """Return the loss of a batch: a scalar, or named scalars with ``loss`` among them, which are logged."""
 
-    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
-        """Called after every optimiser step."""
+    def start_from(self, received: Payload, local: Payload) -> Start:
+        """Return the networks that a client starts from, such as a mixture of the received and its own."""
+        return Start(received)
+
+    # --- what the template does with it
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return dict.fromkeys(self.shared_networks, Share(Reduce.MEAN))
 
     def backbone(self) -> Backbone:
-        """A new encoder as the table ``[model]`` describes it."""
+        """Return a new encoder as the table ``[model]`` describes it."""
         info = self.info
         backbone = make_backbone(self.model, info.input_shape, info.mean, info.std)
-        self._check_micro_batch(can_take_parts(backbone))
+        self.check_micro_batch(can_take_parts(backbone))
         return backbone
+
+    def check_networks(self, nets: nn.ModuleDict) -> None:
+        roles = [self.network_roles(phase) for phase in self.training_phases]
+        declared = {name for each in roles for name in each.names}
+        for name in nets:
+            if name not in declared:
+                raise MethodError(
+                    f"{self.name}: the network {name!r} of build_networks has no role, so it would start from what another "
+                    "client left: name it in shared_networks, personal_networks, target_networks or frozen_networks."
+                )
+        for name in (*declared, *(online for each in roles for online in each.targets.values())):
+            if name not in nets:
+                raise MethodError(
+                    f"{self.name}: the network {name!r} has a role, and build_networks creates only {', '.join(nets)}."
+                )
+        has_decay = hasattr(self.config, "ema") or type(self).ema_decay is not LocalTraining.ema_decay
+        if any(each.targets for each in roles) and not has_decay:
+            raise MethodError(
+                f"{self.name}: target_networks follow with the momentum of the option ema, which Config lacks: add it, or "
+                "write ema_decay(self, phase)."
+            )
 
     def init_server(self, ctx: Context) -> Payload:
         nets = build_seeded(self.build_networks, ctx.rng("weights").initial_seed())
         if self.model.pretrained is not None:
             for name in {"encoder", "target_encoder"} & set(nets):
                 load_pretrained(nets[name], self.model.pretrained)
-        return Payload({name: get_state(nets[name]) for name in self.shared_networks})
+        return Payload({name: get_state(nets[name]) for name in self._held})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
-        return Payload({name: server.groups[name] for name in self.shared_networks})
+        return Payload({name: server.groups[name] for name in self._held})
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        return self.train(nets, received, data, ctx, lambda batch, generator: self.loss(nets, batch, generator)), local
+        start = self.start_from(received, local)
+        update = self.train(nets, start.networks, local, data, ctx, lambda batch, rng: self.loss(nets, batch, rng))
+        update = replace(update, metrics={**update.metrics, **start.metrics})
+        personal = self.network_roles(ctx.phase).personal
+        if not personal:
+            return update, local
+        return update, Payload({name: get_state(nets[name]) for name in personal}, start.scalars)
 
-    def train(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context, loss: Loss) -> Update:
-        """Loads what was received, trains on a loss, and shares the networks of ``shared_networks``."""
-        return self.train_networks(nets, received, data, ctx, loss, self.shared_networks)
+    def load_networks(self, nets: nn.ModuleDict, received: Payload, local: Payload, ctx: Context) -> None:
+        """Load every network that has a role in this phase, but those that the method manages."""
+        roles = self.network_roles(ctx.phase)
+        received_names = {*roles.shared, *roles.frozen}
+        for name in roles.names:
+            if name in received_names:
+                load_state(nets[name], received.groups[name])
+            elif name in roles.personal and name in local.groups:
+                load_state(nets[name], local.groups[name])
+            elif name in roles.targets:
+                load_state(nets[name], received.groups[roles.targets[name]])
+            elif name in roles.personal:  # at first, all clients have the same weights
+                seed = Context(ctx.seed).rng("weights").initial_seed()
+                load_state(nets[name], get_state(build_seeded(self.build_networks, seed)[name]))
 
-    def train_networks(
-        self,
-        nets: nn.ModuleDict,
-        received: Payload,
-        data: ClientData,
-        ctx: Context,
-        loss: Loss,
-        shared: Sequence[str],
-        frozen: Sequence[str] = (),
+    def train(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context, loss: Loss
     ) -> Update:
-        """The same for a phase that shares some networks only, or trains on top of frozen ones.
+        """Load all networks, train them on a loss, and return the shared ones.
 
         Args:
             nets: what ``build_networks`` returned.
             received: holds the networks that are shared or frozen.
+            local: holds the client's personal networks.
             data: the client's samples.
-            ctx: gives the order of samples and the views.
-            loss: terms of a batch.
-            shared: networks that the update carries.
-            frozen: networks that stay in eval mode and are not trained.
+            ctx: gives the phase, the order of samples and the views.
+            loss: the loss of a batch.
         """
-        for name in (*shared, *frozen):
-            load_state(nets[name], received.groups[name])
+        roles = self.network_roles(ctx.phase)
+        self.load_networks(nets, received, local, ctx)
         for name, net in nets.items():
-            net.train(name not in frozen)
-        trained = [parameter for name in nets if name not in frozen for parameter in nets[name].parameters()]
-        with in_parts(nets, self.training.micro_batch):
+            net.train(name not in roles.frozen)
+        trained = [parameter for name in nets if name in roles.trained for parameter in nets[name].parameters()]
+        with in_parts(nets, self.training.micro_batch), _without_gradients(nets, roles.frozen):
             metrics = train_locally(
                 [parameter for parameter in trained if parameter.requires_grad],
                 loss,
@@ -280,9 +243,15 @@ class LocalTraining(Method[C]):
                 ctx,
                 learning_rate=self.training.learning_rate_at(ctx.round, self.info.num_rounds),
                 min_batch_size=self.min_batch_size,
-                after_step=lambda: self.after_step(nets, ctx),
+                after_step=lambda: self.update_targets(nets, ctx.phase),
+                source=f"{self.name}.loss",
             )
-        return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in shared}), metrics)
+        return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
+
+    def update_targets(self, nets: nn.ModuleDict, phase: str) -> None:
+        """Move the target networks of a phase towards their online networks; called after every step."""
+        for target, online in self.network_roles(phase).targets.items():
+            update_ema(nets[target], nets[online], self.ema_decay(phase))
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         return server.with_groups(**aggregate.means)
@@ -292,32 +261,28 @@ class LocalTraining(Method[C]):
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
 
-    def _check_micro_batch(self, possible: bool) -> None:
+    def check_micro_batch(self, possible: bool) -> None:
+        """Raise a UserError if the config asks for micro-batches that would change the gradient."""
         if self.training.micro_batch is not None and not possible:
             raise UserError(
                 f"training.micro_batch = {self.training.micro_batch} gives the gradient of the whole batch only without "
                 'BatchNorm, which mixes samples, and Dropout: set model.norm = "group" or remove training.micro_batch.'
             )
 
-
-def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimiser that the table ``[training]`` describes, with nothing to remember yet."""
-    if training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=training.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters, lr=learning_rate, momentum=training.momentum, weight_decay=training.weight_decay, fused=True
-    )
+    @property
+    def _held(self) -> tuple[str, ...]:
+        """The networks that the server holds."""
+        return (*self.shared_networks, *(name for name in self.frozen_networks if name not in self.shared_networks))
 
 
-def _pull_towards(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weight: float) -> None:
-    """Adds the gradient of ``weight / 2 * |w - anchor|^2``."""
-    with torch.no_grad():
-        for parameter, start in zip(parameters, anchor, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter - start, alpha=weight)
-
-
-def _autocast(training: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
-    if training.precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16 if training.precision == "bf16" else torch.float16)
+@contextmanager
+def _without_gradients(nets: nn.ModuleDict, names: tuple[str, ...]) -> Iterator[None]:
+    """Turn the gradients of some networks off for a while."""
+    changed = [parameter for name in names for parameter in nets[name].parameters() if parameter.requires_grad]
+    for parameter in changed:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in changed:
+            parameter.requires_grad_(True)

@@ -7,30 +7,17 @@ maximised (the plus signs in Eq. 6 are slips); those of the target have no gradi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from pydantic import Field
 from torch import nn
 
-from unisono.core.context import Context
 from unisono.core.method import register
-from unisono.core.payload import Aggregate, Payload
-from unisono.methods.cluster_heads import (
-    ENTROPY,
-    ClusterHeadsConfig,
-    cluster_loss,
-    collapse_notes,
-    entropies,
-    instance_loss,
-    make_heads,
-    remember_entropy,
-    wanted_clusters,
-)
-from unisono.methods.local_training import Batch, LocalTraining, LossTerms
-from unisono.models.nets import add_targets, load_state, update_ema
+from unisono.methods.cluster_heads import ENTROPY, ClusterHeads, ClusterHeadsConfig, cluster_loss, entropies, instance_loss
+from unisono.methods.local_training import Batch, LossTerms
+from unisono.models.nets import add_targets
 
 ONLINE = ("encoder", "instance_head", "cluster_head")
+TARGETS = {f"target_{name}": name for name in ONLINE}
 
 
 class MCCConfig(ClusterHeadsConfig):
@@ -40,25 +27,15 @@ class MCCConfig(ClusterHeadsConfig):
 
 
 @register("mcc")
-class MCC(LocalTraining[MCCConfig]):
+class MCC(ClusterHeads[MCCConfig]):
     """Momentum contrastive clustering: each view's online outputs meet the target's outputs of the other view."""
 
     Config = MCCConfig
-    defaults = {
-        "training": {"optimizer": "adam", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128},
-        "views": {"preset": "fedmcc"},
-    }
-    shared_networks = (*ONLINE, *(f"target_{name}" for name in ONLINE))
-    min_batch_size = 2
-
-    def setup(self) -> None:
-        super().setup()
-        self.num_clusters = wanted_clusters(self.config.num_clusters, self.info)
+    shared_networks = (*ONLINE, *TARGETS)
+    target_networks = TARGETS
 
     def build_networks(self) -> nn.ModuleDict:
-        encoder = self.backbone()
-        nets = nn.ModuleDict({"encoder": encoder, **make_heads(encoder.feature_dim, self.config, self.num_clusters)})
-        return add_targets(nets, ONLINE)
+        return add_targets(super().build_networks(), ONLINE)
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
@@ -78,19 +55,3 @@ class MCC(LocalTraining[MCCConfig]):
             "cluster_loss": cluster,
             ENTROPY: share,
         }
-
-    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
-        for name in ONLINE:
-            update_ema(nets[f"target_{name}"], nets[name], self.config.ema)
-
-    def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
-        return remember_entropy(super().server_step(server, aggregate, ctx), aggregate.metrics)
-
-    def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
-        return collapse_notes(before, after, self.config.collapse_threshold)
-
-    def cluster_model(self, server: Payload) -> nn.Module:
-        nets = self.build_networks()
-        for name in ("encoder", "cluster_head"):
-            load_state(nets[name], server.groups[name])
-        return nn.Sequential(nets["encoder"], nets["cluster_head"]).eval()

@@ -38,7 +38,7 @@ from unisono.evaluation.features import embed
 from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
-from unisono.models.nets import freeze, load_state, update_ema
+from unisono.models.nets import freeze, load_state
 from unisono.models.norms import Norm
 from unisono.privacy.guarantee import SMALLEST_CLUSTER, KAnonymity, NoGuarantee
 from unisono.privacy.local_dp import LocalDp
@@ -93,7 +93,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         super().setup()
         if self.config.degeneracy_weight > 0 and len(self.info.input_shape) != 3:
             raise UserError("method.degeneracy_weight must be 0 for samples that are no images: rotations need images.")
-        self._check_micro_batch(self.projector_norm != "batch")
+        self.check_micro_batch(self.projector_norm != "batch")
 
     @property
     def projector_norm(self) -> Norm:
@@ -149,6 +149,10 @@ class Orchestra(LocalTraining[OrchestraConfig]):
             freeze(nets["target_" + name])
         return nets
 
+    @property
+    def target_networks(self) -> Mapping[str, str]:
+        return {"target_encoder": "encoder", "target_projector": "projector"}
+
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         groups = {name: server.groups[name] for name in self.shared_networks}
         return Payload(groups) if ctx.phase == "cluster" else Payload({**groups, "centroids": server.groups["centroids"]})
@@ -157,29 +161,23 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
         memory = _Memory(self.config.memory_size)
-        if not self.config.aggregate_target:
-            for name in ("encoder", "projector"):
-                load_state(nets["target_" + name], received.groups[name])
-        private = self._private_centroids(nets, received, data, ctx) if self.config.privacy == "local-dp" else None
+        is_private = self.config.privacy == "local-dp"
+        if is_private or ctx.phase == "cluster":
+            self.load_networks(nets, received, local, ctx)
+        private = self._private_centroids(nets, received, data, ctx) if is_private else None
         if ctx.phase == "cluster":
-            for name in self.shared_networks:
-                load_state(nets[name], received.groups[name])
             if private is None:
                 self._fill(memory, nets, data, ctx)
             update = Update(ctx.client_id, float(len(data)), Payload())
         else:
             centroids = received.groups["centroids"]["centroids"].to(ctx.device)
-            update = self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, centroids, memory))
+            update = self.train(nets, received, local, data, ctx, lambda *each: self._loss(nets, centroids, memory, *each))
         released, metrics = self._release(memory, ctx) if private is None else (private, {})
         groups = {**update.payload.groups, **released}
         return Update(ctx.client_id, update.weight, Payload(groups), {**update.metrics, **metrics}), local
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         raise NotImplementedError("the loss needs the round's centroids; see client_step")
-
-    def after_step(self, nets: nn.ModuleDict, ctx: Context) -> None:
-        for name in ("encoder", "projector"):
-            update_ema(nets["target_" + name], nets[name], self.config.ema)
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         server = super().server_step(server, aggregate, ctx)
@@ -250,7 +248,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         return nets["encoder"], nets["projector"]
 
     def _loss(
-        self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, centroids: Tensor, memory: _Memory
+        self, nets: nn.ModuleDict, centroids: Tensor, memory: _Memory, batch: Batch, generator: torch.Generator
     ) -> LossTerms:
         config = self.config
         view = self.views.first(batch.x, generator)

@@ -19,9 +19,9 @@ from unisono.core.context import Context
 from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.labelled import label_cross_entropy
+from unisono.methods.label_head import LabelHead
 from unisono.methods.local_training import Batch, LossTerms
-from unisono.methods.round_start import at_round_start
-from unisono.methods.user_verification import UserVerificationConfig, UserVerified
+from unisono.methods.user_verification import UserVerificationConfig
 
 
 class SemiFedConfig(UserVerificationConfig):
@@ -33,25 +33,17 @@ class SemiFedConfig(UserVerificationConfig):
 
 
 @register("semifed")
-class SemiFed(UserVerified[SemiFedConfig]):
+class SemiFed(LabelHead[SemiFedConfig]):
     """Labels where there are some, confident predictions of the server's model elsewhere, and agreement of two views."""
 
     Config = SemiFedConfig
-    needs_labels = True
-
-    @property
-    def shared_networks(self) -> tuple[str, ...]:
-        return ("encoder", *self.head_names)
-
-    def build_networks(self) -> nn.ModuleDict:
-        return self.with_heads(nn.ModuleDict({"encoder": self.backbone()}))
 
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        logits = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        logits = self.received_logits(nets, received, data)
         guesses = pseudo_labels(logits, self.config.threshold)
-        return self.train(nets, received, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, guesses)), local
+        return self.train(nets, received, local, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, guesses)), local
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         raise NotImplementedError("the loss needs the round's pseudo-labels; see client_step")
@@ -59,8 +51,7 @@ class SemiFed(UserVerified[SemiFedConfig]):
     def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, guesses: Tensor) -> LossTerms:
         if batch.labels is None:
             raise ValueError("SemiFed needs labels, hidden ones as -1")
-        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
-        logits_1, logits_2 = nets["label_head"](h).chunk(2)
+        h, logits_1, logits_2 = self.view_logits(nets, batch, generator)
         unlabelled = batch.labels < 0
         pseudo = torch.where(unlabelled, guesses[batch.positions.to(guesses.device)], -1)
         zero = h.new_zeros(())

@@ -13,15 +13,12 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from unisono.core.client_data import ClientData
-from unisono.core.context import Context
 from unisono.core.method import register
-from unisono.core.payload import Payload, Update
+from unisono.core.payload import Payload
 from unisono.losses.siamese import negative_cosine
-from unisono.methods.local_training import Batch, LossTerms
-from unisono.methods.own_predictor import train_with_own_predictor
-from unisono.methods.two_views import Rows, TwoViewConfig, combine
-from unisono.methods.user_verification import UserVerified
+from unisono.methods.local_training import Batch, LossTerms, Start
+from unisono.methods.personal_predictor import start_with_own_predictor
+from unisono.methods.two_views import Rows, TwoViewConfig, TwoViews
 from unisono.models.heads import mlp
 
 
@@ -40,19 +37,19 @@ class SimSiamConfig(TwoViewConfig):
 
 
 @register("simsiam")
-class SimSiam(UserVerified[SimSiamConfig]):
+class SimSiam(TwoViews[SimSiamConfig]):
     """Each view predicts the projection of the other; no negatives."""
 
     Config = SimSiamConfig
     defaults = {"training": {"learning_rate": 0.01}}
 
-    def setup(self) -> None:
-        super().setup()
-        self.needs_labels = self.config.label_weight > 0
-
     @property
     def shared_networks(self) -> tuple[str, ...]:
         return ("encoder", "projector", "predictor", *self.head_names)
+
+    @property
+    def personal_networks(self) -> tuple[str, ...]:
+        return () if self.config.divergence_threshold is None else ("encoder", "predictor")
 
     def build_networks(self) -> nn.ModuleDict:
         encoder, config, norm = self.backbone(), self.config, self.model.norm
@@ -69,17 +66,9 @@ class SimSiam(UserVerified[SimSiamConfig]):
             )
         )
 
-    def client_step(
-        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
-    ) -> tuple[Update, Payload]:
+    def start_from(self, received: Payload, local: Payload) -> Start:
         threshold = self.config.divergence_threshold
-        if threshold is None:
-            return super().client_step(nets, received, local, data, ctx)
-
-        def train(start: Payload) -> Update:
-            return self.train(nets, start, data, ctx, lambda batch, generator: self.loss(nets, batch, generator))
-
-        return train_with_own_predictor(train, nets, received, local, threshold, ("encoder", "predictor"))
+        return Start(received) if threshold is None else start_with_own_predictor(received, local, threshold)
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
@@ -91,4 +80,4 @@ class SimSiam(UserVerified[SimSiamConfig]):
         def predict(rows: Rows) -> torch.Tensor:
             return 0.5 * (negative_cosine(p_1[rows], z_2[rows]) + negative_cosine(p_2[rows], z_1[rows]))
 
-        return combine(self, self.config, nets, h, batch.labels, predict)
+        return self.total_loss(nets, h, batch.labels, predict)

@@ -24,7 +24,8 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.losses.user_verification import client_log_likelihood
-from unisono.methods.local_training import Batch, LocalTraining, Loss, LossTerms
+from unisono.methods.local_training import Batch, LocalTraining, Loss, LossTerms, NetworkRoles
+from unisono.methods.training_loop import loss_terms
 from unisono.models.heads import mlp
 
 VECTORS = "user_vectors"
@@ -91,6 +92,9 @@ class UserVerified(LocalTraining[U]):
     def shares(self) -> Mapping[str, Share]:
         return {**super().shares, **({VECTORS: Share(Reduce.ROWS)} if self.verifies else {})}
 
+    def network_roles(self, phase: str) -> NetworkRoles:
+        return replace(super().network_roles(phase), managed=(VECTORS,) if self.verifies else ())
+
     def with_heads(self, nets: nn.ModuleDict) -> nn.ModuleDict:
         """The same networks, ``encoder`` among them, and the heads that the config asks for."""
         config, feature_dim = self.config, int(nets["encoder"].feature_dim)  # type: ignore[arg-type]
@@ -109,11 +113,13 @@ class UserVerified(LocalTraining[U]):
         sent = super().broadcast(server, ctx)
         return sent.with_groups(**{VECTORS: server.groups[VECTORS]}) if self.verifies else sent
 
-    def train(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context, loss: Loss) -> Update:
+    def train(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context, loss: Loss
+    ) -> Update:
         if self.verifies:
             _vectors(nets).load(received.groups[VECTORS]["vectors"], ctx.client_id)
-        watched = _FirstInformation(loss)
-        update = super().train(nets, received, data, ctx, watched)
+        watched = _FirstInformation(loss, f"{self.name}.loss")
+        update = super().train(nets, received, local, data, ctx, watched)
         update = replace(update, metrics={**update.metrics, **watched.information})
         if not self.verifies:
             return update
@@ -161,13 +167,14 @@ class UserVerified(LocalTraining[U]):
 class _FirstInformation:
     """A loss whose information terms are taken from its first batch, when all clients still have the same networks."""
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Loss, source: str) -> None:
         self._loss = loss
+        self._source = source
         self._started = False
         self.information: dict[str, float] = {}
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> LossTerms:
-        terms = self._loss(batch, generator)
+        terms = loss_terms(self._loss(batch, generator), self._source)
         if not self._started:
             self.information = {name: float(term) for name, term in terms.items() if name.startswith(INFORMATION)}
             self._started = True

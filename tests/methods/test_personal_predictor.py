@@ -5,11 +5,11 @@ import torch
 
 from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 from unisono.core.context import Context
-from unisono.core.payload import Payload, Update
+from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
 from unisono.federation.worker import prepare_nets
 from unisono.methods.local_training import LocalTraining
-from unisono.methods.own_predictor import train_with_own_predictor
+from unisono.methods.personal_predictor import start_with_own_predictor
 
 CPU = torch.device("cpu")
 
@@ -17,24 +17,15 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(("moved", "own"), [(0.0, False), (0.39, False), (0.41, True)])
 def test_the_own_predictor_stays_where_the_encoders_are_far_apart(moved: float, own: bool) -> None:
     """Divergence: the mean over weight tensors of the L2 distance; two tensors, one of them moved by 2 x moved."""
-    nets = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 2), "predictor": torch.nn.Linear(2, 2)})
     first, second = torch.zeros(2, 2), torch.zeros(2, 2)
     second[0, 0] = 2 * moved
     received = Payload({"encoder": {"a": first, "b": first}, "predictor": {"w": torch.ones(1)}})
     local = Payload({"encoder": {"a": second, "b": first}, "predictor": {"w": torch.zeros(1)}})
-    started: list[Payload] = []
-
-    def train(start: Payload) -> Update:
-        started.append(start)
-        return Update(0, 1.0, Payload())
-
-    update, kept = train_with_own_predictor(train, nets, received, local, 0.4, ("encoder", "predictor"))
-    assert float(started[0].groups["predictor"]["w"]) == float(not own)
-    assert started[0].groups["encoder"] is received.groups["encoder"]
-    assert update.metrics == {"divergence": pytest.approx(moved), "own_predictor": float(own)}
-    assert set(kept.groups) == {"encoder", "predictor"}
-    train_with_own_predictor(train, nets, received, Payload(), 0.4, ("encoder",))
-    assert started[1] is received
+    start = start_with_own_predictor(received, local, 0.4)
+    assert float(start.networks.groups["predictor"]["w"]) == float(not own)
+    assert start.networks.groups["encoder"] is received.groups["encoder"]
+    assert start.metrics == {"divergence": pytest.approx(moved), "own_predictor": float(own)}
+    assert start_with_own_predictor(received, Payload(), 0.4).networks is received
 
 
 def test_byol_across_silos_is_fedu() -> None:

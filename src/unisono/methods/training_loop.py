@@ -1,0 +1,243 @@
+"""The local training loop: what a client does with a loss, its samples and the table ``[training]``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from unisono.core.client_data import ClientData
+from unisono.core.config import Section
+from unisono.core.context import Context
+from unisono.core.errors import MethodError, UserError
+
+LossTerms = Mapping[str, Tensor]
+"""Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
+Loss = Callable[["Batch", torch.Generator], Tensor | LossTerms]
+"""The loss of a batch, or its terms; all randomness comes from the generator."""
+
+
+class TrainingConfig(Section):
+    """How a client trains: the table ``[training]``."""
+
+    local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
+    local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
+    batch_size: int = Field(16, ge=1, description="samples per step")
+    micro_batch: int | None = Field(
+        None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
+    )
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
+    learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
+    schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty")
+    proximal_weight: float = Field(
+        0.0, ge=0, description="FedProx: half this times the squared distance to the received weights"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="number format of the forward pass")
+    channels_last: bool = Field(False, description="memory format of images and convolutions")
+    compile: bool = Field(False, description="torch.compile the networks")
+    reference_clients: int | None = Field(
+        None, ge=1, description="local_epochs is meant for this many clients, and grows linearly with their number"
+    )
+    reference_participation: float | None = Field(
+        None, gt=0, le=1, description="learning_rate is meant for this share of clients per round; grows with its square root"
+    )
+
+    @model_validator(mode="after")
+    def _steps_do_not_scale(self) -> TrainingConfig:
+        if self.reference_clients is not None and self.local_steps is not None:
+            raise ValueError("reference_clients scales local_epochs, which local_steps replaces: remove one of the two")
+        return self
+
+    def scaled(self, num_clients: int | None, participation: float) -> TrainingConfig:
+        """The table as the clients of this federation follow it, by the rules of Orchestra's paper (C.4).
+
+        "L_new = L K_new / K", to the nearest whole number from 1, for epochs L and K clients; and
+        "eta_new = eta sqrt(R_new / R)" for learning rate eta and participation ratio R.
+
+        Args:
+            num_clients: size of the federation; None where it is not known yet.
+            participation: share of the clients that a round asks.
+        """
+        changed: dict[str, float | None] = {}
+        if self.reference_clients is not None:
+            if num_clients is None:
+                raise UserError(
+                    "training.reference_clients needs a number of clients that the recipe gives, and partition.scheme = "
+                    "'natural' takes it from the data: set training.local_epochs itself."
+                )
+            epochs = max(1, round(self.local_epochs * num_clients / self.reference_clients))
+            changed |= {"local_epochs": epochs, "reference_clients": None}
+        if self.reference_participation is not None:
+            rate = self.learning_rate * math.sqrt(participation / self.reference_participation)
+            changed |= {"learning_rate": rate, "reference_participation": None}
+        return self.model_copy(update=changed) if changed else self
+
+    def learning_rate_at(self, round: int, num_rounds: int) -> float:
+        """The learning rate of a round."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loss is given.
+
+    Args:
+        x: un-augmented samples, floats, shape (batch, *input_shape).
+        positions: where they stand among the client's samples, shape (batch,).
+        labels: visible labels, shape (batch,), -1 where hidden; None for methods that see none.
+    """
+
+    x: Tensor
+    positions: Tensor
+    labels: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def batches(data: ClientData, training: TrainingConfig, generator: torch.Generator) -> Iterator[Batch]:
+    """Random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
+    per_epoch = -(-len(data) // training.batch_size)
+    num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
+    while num_batches > 0 and per_epoch > 0:
+        for positions in torch.randperm(len(data), generator=generator).split(training.batch_size)[:num_batches]:
+            labels = None if data.labels is None else data.label_batch(positions)
+            yield Batch(data.batch(positions), positions, labels)
+        num_batches -= per_epoch
+
+
+def train_locally(
+    parameters: list[nn.Parameter],
+    loss: Loss,
+    data: ClientData,
+    training: TrainingConfig,
+    ctx: Context,
+    *,
+    learning_rate: float,
+    min_batch_size: int = 1,
+    after_step: Callable[[], None] = lambda: None,
+    optimizer: torch.optim.Optimizer | None = None,
+    anchor: Sequence[Tensor] | None = None,
+    source: str = "loss",
+) -> dict[str, float]:
+    """Train in place and return the mean of every term over the steps.
+
+    Args:
+        parameters: what is trained.
+        loss: the loss of a batch, or its terms; draws from the generator alone.
+        data: the client's samples.
+        training: epochs, batch size, optimiser.
+        ctx: gives the order of samples and the views.
+        learning_rate: step size of this round.
+        min_batch_size: smaller batches are skipped and counted in ``skipped_batches``.
+        after_step: called after every step, such as for a moving average.
+        optimizer: continues with what it remembers, at its own learning rate; a new one where None.
+        anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
+        source: what the messages call the loss, such as ``simclr.loss``.
+    """
+    optimizer = make_optimizer(training, parameters, learning_rate) if optimizer is None else optimizer
+    scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
+    if training.proximal_weight and anchor is None:
+        anchor = [parameter.detach().clone() for parameter in parameters]
+    views = ctx.rng("views", ctx.device)
+    sums: dict[str, Tensor] = {}
+    num_steps = num_skipped = 0
+    for batch in batches(data, training, ctx.rng("order")):
+        if len(batch) < min_batch_size:
+            num_skipped += 1
+            continue
+        with _autocast(training, ctx.device):
+            terms = loss_terms(loss(batch, views), source)
+        if num_steps == 0:
+            _check_first(terms["loss"], batch, ctx, source)
+        optimizer.zero_grad()
+        scaler.scale(terms["loss"]).backward()
+        if training.proximal_weight and anchor is not None:
+            scaler.unscale_(optimizer)
+            _pull_towards(parameters, anchor, training.proximal_weight)
+        scaler.step(optimizer)
+        scaler.update()
+        after_step()
+        num_steps += 1
+        for name, term in terms.items():
+            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+    optimizer.zero_grad()  # gradients are as large as the networks: no room for them while the update is made
+    metrics = {name: float(value) / num_steps for name, value in sums.items()}
+    if num_skipped:
+        metrics["skipped_batches"] = float(num_skipped)
+    return metrics
+
+
+def loss_terms(value: Any, source: str) -> LossTerms:
+    """Return what a loss returned as named terms; a MethodError if it is none.
+
+    Args:
+        value: what the loss returned.
+        source: what the message calls the loss.
+    """
+    terms = {"loss": value} if isinstance(value, Tensor) else value
+    remedy = 'return a scalar tensor, or a dict with a scalar "loss".'
+    if not isinstance(terms, Mapping):
+        raise MethodError(f"{source} returned {_described(value)}; {remedy}")
+    if "loss" not in terms:
+        raise MethodError(f'{source} returned a dict without "loss", with {sorted(map(str, terms)) or "nothing"}; {remedy}')
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.dim() != 0:
+            where = "" if isinstance(value, Tensor) else f' as "{name}"'
+            raise MethodError(f"{source} returned {_described(term)}{where}; {remedy}")
+    return terms
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if value is None:
+        return "nothing"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _check_first(loss: Tensor, batch: Batch, ctx: Context, source: str) -> None:
+    """Raise a MethodError if the loss of a client's first batch cannot be minimised.
+
+    A loss that is not finite is the method's mistake in the first round only: later on, training may have diverged.
+    """
+    if not loss.requires_grad:
+        raise MethodError(
+            f"{source} returned a loss without gradients; compute it from trained networks, outside of torch.no_grad()."
+        )
+    if ctx.round == 0 and not bool(loss.isfinite()) and bool(batch.x.isfinite().all()):
+        raise MethodError(f"{source} returned {float(loss.detach())} for the first batch; return a finite number.")
+
+
+def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """The optimiser that the table ``[training]`` describes, with nothing to remember yet."""
+    if training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=training.weight_decay, fused=True)
+    return torch.optim.SGD(
+        parameters, lr=learning_rate, momentum=training.momentum, weight_decay=training.weight_decay, fused=True
+    )
+
+
+def _pull_towards(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weight: float) -> None:
+    """Adds the gradient of ``weight / 2 * |w - anchor|^2``."""
+    with torch.no_grad():
+        for parameter, start in zip(parameters, anchor, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - start, alpha=weight)
+
+
+def _autocast(training: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
+    if training.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16 if training.precision == "bf16" else torch.float16)
