@@ -44,6 +44,10 @@ SHARED_METHOD_MODULES = (
 )
 
 
+PUBLIC_FLOWER = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation")
+INTERNALS = f"{PACKAGE}.engines.flower.internals"
+
+
 def violations(root: Path) -> list[str]:
     """One sentence for every import below ``root``, the package's directory, that breaks a rule."""
     found = []
@@ -97,8 +101,8 @@ def is_import_call(node: ast.AST) -> bool:
 def broken_rule(importer: str, imported: str) -> str | None:
     """What is wrong with an import, if anything."""
     distribution = imported.partition(".")[0]
-    if distribution == "flwr" and importer.split(".")[:3] != [PACKAGE, "engines", "flower"]:
-        return "only engines/flower/ imports flwr"
+    if distribution == "flwr":
+        return flower_rule(importer, imported)
     if distribution != PACKAGE:
         return None
     own, other = room_of(importer), room_of(imported)
@@ -106,6 +110,15 @@ def broken_rule(importer: str, imported: str) -> str | None:
         return method_rule(importer, imported) if own == "methods" else None
     if RANK[own] >= RANK[other]:
         return f"{own} lies beside or below {other}"
+    return None
+
+
+def flower_rule(importer: str, imported: str) -> str | None:
+    """Flower's public packages belong to one package of ours, everything else of Flower to one module of it."""
+    if importer.split(".")[:3] != [PACKAGE, "engines", "flower"]:
+        return "only engines/flower/ imports flwr"
+    if imported not in PUBLIC_FLOWER and importer != INTERNALS:
+        return "only engines/flower/internals.py imports private flwr"
     return None
 
 
@@ -148,7 +161,8 @@ KEPT = {
     "engines/__init__.py": "",
     "engines/embedded.py": "from unisono.federation import rounds\nfrom . import pool",
     "engines/pool.py": "import torch",
-    "engines/flower/__init__.py": "import flwr",
+    "engines/flower/__init__.py": "import flwr.app",
+    "engines/flower/internals.py": "import flwr\nfrom flwr.supercore.control import C",
     "engines/flower/messages.py": "from flwr.app import A\nfrom ..embedded import E\nfrom ...federation.rounds import State",
     "federation/__init__.py": "",
     "federation/rounds.py": "from unisono.methods.local_training import T",
@@ -189,6 +203,21 @@ BROKEN = {
     "template to method": ("methods/local_training.py", "import unisono.methods.simclr", "methods never import each other"),
     "flwr in an engine": ("engines/pool.py", "def f():\n    import flwr.client", "only engines/flower/ imports flwr"),
     "flwr at the top": ("experiment.py", "from flwr import x", "only engines/flower/ imports flwr"),
+    "private flwr": (
+        "engines/flower/messages.py",
+        "from flwr.common.constant import C",
+        "only engines/flower/internals.py imports private flwr",
+    ),
+    "private flwr, inside a public package": (
+        "engines/flower/messages.py",
+        "def f():\n    import flwr.app.metadata",
+        "only engines/flower/internals.py imports private flwr",
+    ),
+    "flwr as a whole": (
+        "engines/flower/__init__.py",
+        "from flwr import common",
+        "only engines/flower/internals.py imports private flwr",
+    ),
     "flwr by a call": ("cli/main.py", "import_module('flwr')", "only engines/flower/ imports flwr"),
 }
 

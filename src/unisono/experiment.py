@@ -95,7 +95,7 @@ class Experiment:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that the user should read before the run."""
-        return (*self.partition.notes, *_scaling_notes(self.config), *self.preflight_warnings)
+        return (*self.partition.notes, *_scaling_notes(self.config), *_engine_notes(self.config), *self.preflight_warnings)
 
     @property
     def preflight_warnings(self) -> tuple[str, ...]:
@@ -183,3 +183,12 @@ def _scaling_notes(config: Config) -> list[str]:
     if used.learning_rate != base.learning_rate:
         notes.append(f"training.learning_rate = {base.learning_rate:g} is {used.learning_rate:.4g} at this participation")
     return notes
+
+
+def _engine_notes(config: Config) -> list[str]:
+    """Return what users of the engine should know."""
+    if config.engine.kind == "embedded":
+        return []
+    from unisono.engines.flower.environment import SIMULATION_NOTE
+
+    return [SIMULATION_NOTE]

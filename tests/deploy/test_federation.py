@@ -25,10 +25,10 @@ from unisono.core.method import RunInfo
 from unisono.data.datasets import DataConfig
 from unisono.deploy.certificates import make_node_key
 from unisono.deploy.layout import ClientDirectory
-from unisono.deploy.runs import node_table
+from unisono.deploy.runs import connect, node_table
 from unisono.deploy.terms import own_data
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
-from unisono.engines.flower.control import Control, key_bytes
+from unisono.engines.flower.control import key_bytes
 from unisono.engines.lanes import Workshop
 from unisono.federation.client_store import ClientStore
 from unisono.federation.postprocess import Postprocessor
@@ -204,7 +204,7 @@ def test_a_revoked_client_is_turned_away_and_the_others_go_on(federation: Runnin
     assert "client 2 is turned away from now on" in done.stdout
     assert [client for client, _ in node_table(federation.server)] == [0, 1]
     federation.wait_for(lambda: [word for _, word in node_table(federation.server)] == ["online", "online"])
-    with Control(federation.server.address, federation.server.certificate) as control:
+    with connect(federation.server) as control:
         nodes = control.nodes()
     assert nodes.get(key_bytes(ClientDirectory.open(federation.clients[2]).keys[2])) != "online"
     command = ["deploy", "run", "fedema", "--server", str(federation.server.path), "--name", "two"]

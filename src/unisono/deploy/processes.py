@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from unisono.core.errors import UserError
 from unisono.deploy.layout import CLIENT_FILE, ClientDirectory, ServerDirectory, config_text
 from unisono.deploy.supervisor import Task, supervise
-from unisono.engines.flower.environment import ENVIRONMENT
+from unisono.engines.flower.environment import process_environment, write_connection
 
 SERVER_VARIABLE = "UNISONO_SERVER"
 """Tells the ServerApp which server directory it belongs to."""
@@ -29,8 +28,8 @@ def run_server(directory: ServerDirectory) -> None:
     else:
         arguments += ["--ssl-ca-certfile", str(directory.path / "ca.crt"), "--ssl-certfile", str(directory.path / "server.crt")]
         arguments += ["--ssl-keyfile", str(directory.path / "server.key"), "--enable-supernode-auth"]
-    environment = _environment(directory.flower) | {SERVER_VARIABLE: str(directory.path)}
-    _write_connection(directory)
+    environment = process_environment(directory.flower) | {SERVER_VARIABLE: str(directory.path)}
+    write_connection(directory.flower, directory.address, directory.certificate)
     command = [sys.executable, "-m", "unisono.engines.flower.superlink", *arguments]
     supervise(directory.path, [Task("superlink", command, environment)], lambda: _admit(directory))
 
@@ -60,7 +59,7 @@ def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequ
     else:
         node += ["--root-certificates", str(directory.certificate), "--auth-supernode-private-key", str(directory.key)]
     answering = [*(worker or (sys.executable, "-m", "unisono.deploy.client_worker")), str(directory.path)]
-    environment = _environment(directory.flower)
+    environment = process_environment(directory.flower)
     supervise(directory.path, [Task("supernode", node, environment), Task("worker", answering, environment)])
 
 
@@ -89,29 +88,13 @@ def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            with Control(directory.address, directory.certificate) as control:
-                if not directory.config.insecure:
-                    for key in directory.keys.values():
-                        control.admit(key)
-                    control.dismiss_others(directory.keys.values())
-                else:
+            with Control(directory.address, directory.certificate, directory.flower) as control:
+                if directory.config.insecure:
                     control.nodes()
+                else:
+                    control.admit_only(directory.keys.values())
             return
         except UserError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-
-
-def _write_connection(directory: ServerDirectory) -> None:
-    """Flower's own file of connections, for whoever prefers ``flwr run``."""
-    directory.flower.mkdir(parents=True, exist_ok=True)
-    lines = ["[superlink]", 'default = "federation"', "", "[superlink.federation]", f'address = "{directory.address}"']
-    lines.append("insecure = true" if directory.config.insecure else f'root-certificates = "{directory.certificate}"')
-    (directory.flower / "config.toml").write_text("\n".join(lines) + "\n")
-
-
-def _environment(home: Path) -> dict[str, str]:
-    """Flower to itself, and this interpreter's programs first on the path."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path, "PYTHONWARNINGS": "ignore"}

@@ -22,6 +22,11 @@ TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}
 """What a federation wants where the recipe says nothing: clients may fail, and have ten minutes."""
 
 
+def connect(server: ServerDirectory) -> Control:
+    """Return a connection to the SuperLink of a server's directory."""
+    return Control(server.address, server.certificate, server.flower)
+
+
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
     """A new run directory with its resolved config; a UserError if the recipe does not fit.
 
@@ -47,7 +52,7 @@ def launch(server: ServerDirectory, path: Path) -> int:
     directory = RunDirectory.open(path)
     if not (path / "federation.json").is_file():
         raise UserError(f"{path} is not a run of a federation: it has no federation.json.")
-    with Control(server.address, server.certificate) as control:
+    with connect(server) as control:
         number = control.start(server.app, {"directory": str(path.resolve())})
     directory.write_json("flower.json", {"run_id": number})
     directory.write_json("status.json", {"status": "starting", "round": 0, "run_id": number})
@@ -78,7 +83,7 @@ def follow(
             return status
         if time.monotonic() - looked > 10:
             looked = time.monotonic()
-            with Control(server.address, server.certificate) as control:
+            with connect(server) as control:
                 word = control.status(run_id)
             if word.startswith(("finished", "unknown")) and not _ended(directory.read_json("status.json"), run_id):
                 return {"status": "failed", "round": status.get("round", 0), "reason": f"Flower says {word}"}
@@ -102,7 +107,7 @@ def stop_run(server: ServerDirectory, path: Path) -> None:
     """Stops a run; it can be continued from its last checkpoint."""
     directory = RunDirectory.open(path)
     number = int(directory.read_json("flower.json")["run_id"])
-    with Control(server.address, server.certificate) as control:
+    with connect(server) as control:
         control.stop(number)
     rounds = directory.checkpoints().rounds()
     status = {"status": "failed", "round": rounds[-1] if rounds else 0, "run_id": number, "reason": "stopped"}
@@ -131,14 +136,14 @@ def revoke(server: ServerDirectory, client: int) -> bool:
     write_keys(server.path / "nodes.json", keys)
     if supervisor_pid(server.path) is None:
         return False
-    with Control(server.address, server.certificate) as control:
-        control.dismiss_others(keys.values())
+    with connect(server) as control:
+        control.admit_only(keys.values())
     return True
 
 
 def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
     """Every client of the federation, and whether Flower sees it."""
-    with Control(server.address, server.certificate) as control:
+    with connect(server) as control:
         nodes = control.nodes()
     if server.config.insecure:
         return list(enumerate(nodes.values()))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
-from flwr.app import Context, Message, UserConfig
+from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
 from unisono.core.errors import ClientError, UserError
@@ -43,30 +44,35 @@ def make_client_app(open_handler: Callable[[UserConfig], ClientHandler]) -> Clie
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        try:
-            content = answer_content(open_handler(context.node_config).answer(read_request(message.content)))
-        except ClientError as error:
-            content = failure_content(error.reason, error.details)
-        except UserError as error:
-            content = failure_content(str(error))
-        return Message(content, reply_to=message)
+        return _reply(message, lambda: answer_content(open_handler(context.node_config).answer(read_request(message.content))))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        try:
-            scores = open_handler(context.node_config).evaluate(read_request(message.content))
-            content = values_content("scores", scores)
-        except (ClientError, UserError) as error:
-            content = failure_content(str(error))
-        return Message(content, reply_to=message)
+        return _reply(
+            message,
+            lambda: values_content("scores", open_handler(context.node_config).evaluate(read_request(message.content))),
+        )
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        try:
-            told = open_handler(context.node_config).describe(read_values(message.content, "question"))
-            content = values_content("description", told)
-        except UserError as error:
-            content = failure_content(str(error))
-        return Message(content, reply_to=message)
+        return _reply(
+            message,
+            lambda: values_content(
+                "description", open_handler(context.node_config).describe(read_values(message.content, "question"))
+            ),
+        )
 
     return app
+
+
+def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
+    """Replies with the answer, or with the reason why there is none: whatever a handler raises, the server hears of it."""
+    try:
+        content = answer()
+    except ClientError as error:
+        content = failure_content(error.reason, error.details)
+    except UserError as error:
+        content = failure_content(str(error))
+    except Exception as error:
+        content = failure_content(f"{type(error).__name__}: {error}", traceback.format_exc())
+    return Message(content, reply_to=message)

@@ -1,4 +1,4 @@
-"""Environment variables that keep Flower and Ray to themselves: no telemetry, no update check, nothing installed at run time.
+"""What Flower's processes are started with: variables that switch off telemetry, update checks and installs, and its own files.
 
 Nothing here imports flwr, so that it can be called before flwr is imported.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+from unisono.core.config import write_toml
 from unisono.core.errors import UserError
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -21,11 +24,35 @@ ENVIRONMENT: Mapping[str, str] = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
 
+CONNECTION = "federation"
+"""The name by which Flower's file of connections knows the SuperLink of a server's directory."""
+
+SIMULATION_NOTE = (
+    "engine.kind = 'flower' stands on Flower's run_simulation, which Flower calls deprecated since 1.41; it works with every "
+    "flwr that unisono accepts (below 1.43)"
+)
+"""What users of the simulation should know; docs/deployment.md says why it stays."""
+
 
 def keep_quiet() -> None:
     """Sets the variables for this process and those it starts, where the user has not."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def process_environment(home: Path) -> dict[str, str]:
+    """Return the variables for Flower's own processes: its home, and this interpreter's programs first on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path, "PYTHONWARNINGS": "ignore"}
+
+
+def write_connection(home: Path, address: str, certificate: Path | None) -> None:
+    """Writes Flower's file of connections, which the command ``flwr`` reads."""
+    home.mkdir(parents=True, exist_ok=True)
+    connection = {"insecure": True} if certificate is None else {"root-certificates": str(certificate)}
+    (home / "config.toml").write_text(
+        write_toml({"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **connection}}})
+    )
 
 
 def require_flower(*, ray: bool = False) -> None:

@@ -8,39 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.common.serde import context_from_proto
-from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    SendTaskHeartbeatRequest,
-)
-from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+from unisono.engines.flower.internals import TaskQueue, TaskSession
+from unisono.engines.flower.messages import failure_content
 
 
 def serve_tasks(
@@ -62,82 +38,36 @@ def serve_tasks(
         poll: seconds between two looks for a task.
         on_error: told when a task fails outside of the app.
     """
-    auth = SuperExecAuthHttpInterceptor(master_secret=secret.read_bytes(), protected_methods=frozenset({ACQUIRE}))
-    client = _connect(address, auth, "SuperExec")
+    queue = TaskQueue(address, secret.read_bytes())
     turn = threading.Lock()
 
     def work(token: str) -> None:
         try:
-            _do(app, address, token, turn)
+            _do(app, TaskSession(address, token), turn)
         except Exception as error:
             on_error(error)
 
     while True:
-        acquired = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
-        if acquired.HasField("task") and acquired.token:
-            threading.Thread(target=work, args=(acquired.token,), name=f"task {acquired.task.task_id}", daemon=True).start()
+        token = queue.acquire()
+        if token is not None:
+            threading.Thread(target=work, args=(token,), name="task", daemon=True).start()
         time.sleep(poll)
 
 
-def _do(app: ClientApp, address: str, token: str, turn: threading.Lock) -> None:
-    """One task: message in, answer out, an error out if the app raises."""
-    client = _connect(address, RuntimeTokenHttpInterceptor(token), "flwr-clientapp")
-    heartbeat = HeartbeatSender(lambda: _is_heard(client))
-    heartbeat.start()
+def _do(app: ClientApp, session: TaskSession, turn: threading.Lock) -> None:
+    """Answers one task: message in, reply out, a failure out if the app raises."""
     context: Context | None = None
-    status, details = SubStatus.FAILED, "the task failed"
+    failure = "the task failed"
     try:
-        message, context = _pull(client)
+        message, context = session.pull()
         try:
             with turn:
                 reply = app(message=message, context=context)
-            status, details = SubStatus.COMPLETED, ""
+            failure = ""
         except Exception as error:
-            details = f"{type(error).__name__}: {error}"
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
-        push_message(client, reply, context)
+            failure = f"{type(error).__name__}: {error}"
+            reply = Message(failure_content(failure, traceback.format_exc()), reply_to=message)
+        session.push(reply, context)
     finally:
-        push_task_output(client=client, context=context, sub_status=status, details=details)
-        heartbeat.stop()
-        client.close()
-
-
-def _pull(client: RuntimeHttpClient, seconds: float = 60.0) -> tuple[Message, Context]:
-    """The message of a task; a task can be there a moment before its message."""
-    given = client.PullTaskInput(PullTaskInputRequest())
-    context = context_from_proto(given.context)
-    deadline = time.monotonic() + seconds
-    while not (found := client.PullMessages(PullAppMessagesRequest())).messages_list:
-        if time.monotonic() > deadline:
-            raise RuntimeError("the task has no message")
-        time.sleep(0.1)
-    node, tree = Node(node_id=context.node_id), found.message_object_trees[0]
-    message = pull_and_inflate_object_from_tree(
-        tree,
-        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
-        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
-        return_type=Message,
-    )
-    message.metadata.__dict__["_message_id"] = tree.object_id  # a message does not carry its own
-    return message, context
-
-
-def _is_heard(client: RuntimeHttpClient) -> bool:
-    """Tells the SuperNode that the task is being worked on; Flower's own ends the process where the task is gone."""
-    try:
-        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-    except httpx.TransportError:
-        return False
-    except httpx.HTTPStatusError:
-        pass
-    return True
-
-
-def _connect(address: str, auth: ProtobufClientInterceptor, component: str) -> RuntimeHttpClient:
-    return RuntimeHttpClient.from_server_address(
-        server_address=address,
-        insecure=True,  # the loopback interface of one machine
-        root_certificates=None,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), auth],
-        retry_invoker=make_simple_http_retry_invoker(),
-    )
+        session.finish(context, failure)
+        session.close()

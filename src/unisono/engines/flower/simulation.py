@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from unisono.engines.devices import num_cores, threads
 from unisono.engines.embedded import EngineConfig
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.environment import SIMULATION_NOTE
 from unisono.engines.flower.membership import SimulatedMembership
 from unisono.engines.flower.simulated_client import Opener, SimulatedClient
 from unisono.engines.lanes import Workshop
@@ -49,6 +51,7 @@ class RaySimulation:
         self._thread = threading.Thread(target=self._simulate, name="flower simulation", daemon=True)
 
     def __enter__(self) -> Grid:
+        warnings.warn(SIMULATION_NOTE, FutureWarning, stacklevel=2)  # Flower's own words are longer, and kept quiet below
         self._thread.start()
         grid = self._grids.get()
         if isinstance(grid, BaseException):

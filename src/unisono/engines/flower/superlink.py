@@ -12,8 +12,8 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from flwr.superlink import main as superlink_main
-from flwr.superlink.cli import flower_superlink
+from unisono.core.errors import UserError
+from unisono.engines.flower.internals import serve_superlink
 
 Scope = MutableMapping[str, Any]
 OPEN_TO_NODES = ("/v1/fleet/", "/health")
@@ -58,23 +58,17 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def run_superlink(arguments: Sequence[str]) -> None:
-    """Serves until the process is ended.
+def main(arguments: Sequence[str]) -> None:
+    """Serves until the process is ended, or ends it with a sentence if the guard cannot be put up.
 
     Args:
         arguments: those of ``flower-superlink``.
     """
-    make = superlink_main.create_app
-
-    def create_guarded(*args: Any, **kwargs: Any) -> Any:
-        app = make(*args, **kwargs)
-        app.add_middleware(LocalOnly)
-        return app
-
-    superlink_main.create_app = create_guarded
-    sys.argv = ["flower-superlink", *arguments]
-    flower_superlink()
+    try:
+        serve_superlink(arguments, LocalOnly)
+    except UserError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    run_superlink(sys.argv[1:])
+    main(sys.argv[1:])

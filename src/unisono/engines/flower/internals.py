@@ -1,0 +1,345 @@
+"""All that unisono uses of Flower beyond flwr.app, flwr.clientapp, flwr.serverapp and flwr.simulation.
+
+No other module imports private flwr. ``RELIES_ON`` says what each name must look like and why it is needed;
+``tests/engines/flower/test_internals.py`` compares it with the flwr that is installed. The modules are imported where they are
+used: a client needs no SuperLink, and a server no SuperNode.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from flwr.app import Context, Message
+
+from unisono.core.errors import UserError
+
+CLIENT_TASKS = "flwr-clientapp"
+"""The kind of tasks that a SuperNode has for a client, by Flower's word for it."""
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """A private name of Flower that unisono uses.
+
+    Args:
+        parameters: of a function, all of them; of a protobuf message, the fields that are used; None for a module's variable.
+        reason: why the name is needed, and no public one does.
+        breaks: what no longer works without it.
+    """
+
+    parameters: tuple[str, ...] | None
+    reason: str
+    breaks: str
+
+
+def _needed(reason: str, breaks: str, names: Mapping[str, str | None]) -> dict[str, Reliance]:
+    return {name: Reliance(None if words is None else tuple(words.split()), reason, breaks) for name, words in names.items()}
+
+
+_CONNECT = "server_address insecure root_certificates interceptors retry_invoker"
+RELIES_ON: dict[str, Reliance] = {
+    **_needed(
+        "'flwr supernode list' names no public keys, so it cannot say which node is which client's; a call costs over a second",
+        "'unisono deploy server' admits no clients; deploy status, revoke and run find no server",
+        {
+            "flwr.supercore.control.ControlHttpClient.from_server_address": _CONNECT,
+            "flwr.supercore.control.ControlHttpClient.ListNodes": "self request",
+            "flwr.supercore.control.ControlHttpClient.RegisterNode": "self request",
+            "flwr.supercore.control.ControlHttpClient.UnregisterNode": "self request",
+            "flwr.supercore.control.ControlHttpClient.ListRuns": "self request",
+            "flwr.supercore.control.ControlHttpClient.close": "self",
+            "flwr.proto.control_pb2.ListNodesRequest": "",
+            "flwr.proto.control_pb2.ListNodesResponse": "nodes_info",
+            "flwr.proto.control_pb2.RegisterNodeRequest": "public_key",
+            "flwr.proto.control_pb2.UnregisterNodeRequest": "node_id",
+            "flwr.proto.control_pb2.ListRunsRequest": "run_id",
+            "flwr.proto.control_pb2.ListRunsResponse": "run_dict",
+        },
+    ),
+    **_needed(
+        "a SuperLink and a SuperNode refuse requests that do not name the version of flwr",
+        "neither the server nor a client can talk to Flower",
+        {"flwr.supercore.interceptors.RuntimeVersionHttpInterceptor": "component_name"},
+    ),
+    **_needed(
+        "Flower starts a process per message and runs the code that the server sent; ours stays and runs its own code",
+        "clients of a federation do not answer",
+        {
+            "flwr.supercore.runtime.RuntimeHttpClient.from_server_address": _CONNECT,
+            "flwr.supercore.runtime.RuntimeHttpClient.AcquireTask": "self request",
+            "flwr.supercore.runtime.RuntimeHttpClient.PullTaskInput": "self request",
+            "flwr.supercore.runtime.RuntimeHttpClient.PullMessages": "self request",
+            "flwr.supercore.runtime.RuntimeHttpClient.PullObject": "self request",
+            "flwr.supercore.runtime.RuntimeHttpClient.ConfirmMessageReceived": "self request",
+            "flwr.supercore.runtime.RuntimeHttpClient.SendTaskHeartbeat": "self request",
+            "flwr.supercore.runtime.RuntimeHttpClient.close": "self",
+            "flwr.proto.runtime_pb2.AcquireTaskRequest": "supported_task_types",
+            "flwr.proto.runtime_pb2.PullTaskInputRequest": "",
+            "flwr.proto.runtime_pb2.PullAppMessagesRequest": "",
+            "flwr.proto.runtime_pb2.SendTaskHeartbeatRequest": "",
+            "flwr.proto.node_pb2.Node": "node_id",
+            "flwr.common.serde.context_from_proto": "context_proto",
+            "flwr.supercore.heartbeat.HeartbeatSender": "heartbeat_fn",
+            "flwr.supercore.heartbeat.HeartbeatSender.start": "self",
+            "flwr.supercore.heartbeat.HeartbeatSender.stop": "self",
+            "flwr.supercore.inflatable.inflatable_protobuf_utils.make_pull_object_fn_protobuf": (
+                "pull_object_protobuf node run_id"
+            ),
+            "flwr.supercore.inflatable.inflatable_protobuf_utils.make_confirm_message_received_fn_protobuf": (
+                "confirm_message_received_protobuf node run_id"
+            ),
+            "flwr.supercore.inflatable.inflatable_utils.pull_and_inflate_object_from_tree": (
+                "object_tree pull_object_fn confirm_object_received_fn return_type max_concurrent_pulls max_time "
+                "max_tries_per_object initial_backoff backoff_cap"
+            ),
+            "flwr.supercore.interceptors.RuntimeTokenHttpInterceptor": "token",
+            "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor": "master_secret protected_methods",
+            "flwr.supercore.retry.make_simple_http_retry_invoker": "",
+            "flwr.supernode.runtime.run_clientapp.push_message": "client message context",
+            "flwr.supernode.runtime.run_clientapp.push_task_output": "client context sub_status details",
+        },
+    ),
+    **_needed(
+        "Flower asks nobody who he is on its Control and Runtime API and has no option to keep them to the server's machine",
+        "'unisono deploy server' refuses to start, since anyone who reaches its port could start runs",
+        {"flwr.superlink.main.create_app": "config superlink_lifespan_class", "flwr.superlink.cli.flower_superlink": ""},
+    ),
+    **_needed(
+        "a SuperNode rests for 3 s whenever there is nothing to do and has no option for it",
+        "every phase of a round on a federation begins up to 3 s late",
+        {"flwr.supernode.start_client_internal.time": None, "flwr.supernode.cli.flower_supernode": ""},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class RegisteredNode:
+    """A node that a SuperLink knows: its number, its public key as PEM, and Flower's word for its status."""
+
+    node_id: int
+    public_key: bytes
+    status: str
+
+
+class SuperLinkClient:
+    """A connection to a SuperLink's Control API; every call may raise ``httpx.HTTPError``.
+
+    Args:
+        address: ``host:port``.
+        certificate: of the authority that signed the SuperLink's, as PEM; None talks without TLS.
+    """
+
+    def __init__(self, address: str, certificate: bytes | None) -> None:
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        self._client = ControlHttpClient.from_server_address(
+            server_address=address,
+            insecure=certificate is None,
+            root_certificates=certificate,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+
+    def nodes(self) -> list[RegisteredNode]:
+        """All nodes that the SuperLink knows, unregistered ones too."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        listed = self._client.ListNodes(ListNodesRequest()).nodes_info
+        return [RegisteredNode(node.node_id, node.public_key, node.status) for node in listed]
+
+    def register(self, public_key: bytes) -> None:
+        """Admits the node with this public key."""
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+
+        self._client.RegisterNode(RegisterNodeRequest(public_key=public_key))
+
+    def unregister(self, node_id: int) -> None:
+        """Turns a node away for good."""
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+
+    def run_status(self, run_id: int) -> tuple[str, str, str] | None:
+        """Flower's status, sub-status and details of a run; None if it does not know the run."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        found = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+        status = found[run_id].status if run_id in found else None
+        return None if status is None else (status.status, status.sub_status, status.details)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._client.close()
+
+
+class TaskQueue:
+    """The tasks that a SuperNode has for its client.
+
+    Args:
+        address: ``host:port`` of the SuperNode's Runtime API, on this machine.
+        secret: what the SuperNode knows this process by.
+    """
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+
+        auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=frozenset({ACQUIRE}))
+        self._client = _connect(address, auth, "SuperExec")
+
+    def acquire(self) -> str | None:
+        """Takes a task and returns the token that it is worked on with; None if there is no task."""
+        from flwr.proto.runtime_pb2 import AcquireTaskRequest
+
+        acquired = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[CLIENT_TASKS]))
+        return acquired.token if acquired.HasField("task") and acquired.token else None
+
+
+class TaskSession:
+    """A task under way; the SuperNode hears of it until ``close``.
+
+    Args:
+        address: ``host:port`` of the SuperNode's Runtime API.
+        token: what ``TaskQueue.acquire`` returned.
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        from flwr.supercore.heartbeat import HeartbeatSender
+        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+
+        self._client = _connect(address, RuntimeTokenHttpInterceptor(token), CLIENT_TASKS)
+        self._heartbeat = HeartbeatSender(self._is_heard)
+        self._heartbeat.start()
+
+    def pull(self, seconds: float = 60.0) -> tuple[Message, Context]:
+        """Return the message of the task; a task can be there a moment before its message."""
+        from flwr.common.serde import context_from_proto
+        from flwr.proto.node_pb2 import Node
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullTaskInputRequest
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+            make_confirm_message_received_fn_protobuf,
+            make_pull_object_fn_protobuf,
+        )
+        from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+
+        context = context_from_proto(self._client.PullTaskInput(PullTaskInputRequest()).context)
+        deadline = time.monotonic() + seconds
+        while not (found := self._client.PullMessages(PullAppMessagesRequest())).messages_list:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the task has no message")
+            time.sleep(0.1)
+        node, tree = Node(node_id=context.node_id), found.message_object_trees[0]
+        message = pull_and_inflate_object_from_tree(
+            tree,
+            make_pull_object_fn_protobuf(self._client.PullObject, node, context.run_id),
+            make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, node, context.run_id),
+            return_type=Message,
+        )
+        message.metadata.__dict__["_message_id"] = tree.object_id  # a message does not carry its own
+        return message, context
+
+    def push(self, reply: Message, context: Context) -> None:
+        """Sends the reply."""
+        from flwr.supernode.runtime.run_clientapp import push_message
+
+        push_message(self._client, reply, context)
+
+    def finish(self, context: Context | None, failure: str) -> None:
+        """Tells the SuperNode that the task is done.
+
+        Args:
+            context: what ``pull`` returned, None if it did not.
+            failure: why the task failed, empty if it did not.
+        """
+        from flwr.supernode.runtime.run_clientapp import push_task_output
+
+        push_task_output(client=self._client, context=context, sub_status="failed" if failure else "completed", details=failure)
+
+    def close(self) -> None:
+        """Ends the heartbeat and the connection."""
+        self._heartbeat.stop()
+        self._client.close()
+
+    def _is_heard(self) -> bool:
+        """Tells the SuperNode that the task is being worked on; Flower's own ends the process where the task is gone."""
+        from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+        try:
+            self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.TransportError:
+            return False
+        except httpx.HTTPStatusError:
+            pass
+        return True
+
+
+def _connect(address: str, auth: Any, component: str) -> Any:
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,  # the loopback interface of one machine
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), auth],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+
+
+def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any]) -> None:
+    """Runs a SuperLink until the process is ended; a UserError, and no server, where it would be without its guard.
+
+    Args:
+        arguments: those of ``flower-superlink``.
+        guard: ASGI middleware that stands before all of the SuperLink's APIs.
+    """
+    from flwr.superlink import main
+    from flwr.superlink.cli import flower_superlink
+
+    if not imports_late(flower_superlink, main.__name__, "create_app"):
+        raise UserError(
+            "The flwr that is installed builds its server in another way, so nothing would keep its Control API to this "
+            "machine: install flwr 1.41."
+        )
+    make = main.create_app
+
+    def create_guarded(*args: Any, **kwargs: Any) -> Any:
+        app = make(*args, **kwargs)
+        app.add_middleware(guard)
+        return app
+
+    main.create_app = create_guarded
+    sys.argv = ["flower-superlink", *arguments]
+    flower_superlink()
+
+
+def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
+    """Runs a SuperNode until the process is ended.
+
+    Args:
+        arguments: those of ``flower-supernode``.
+        clock: what it takes for the module ``time``; where this flwr sleeps in another way, it sleeps as it likes.
+    """
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.cli import flower_supernode
+
+    if getattr(start_client_internal, "time", None) is time:
+        start_client_internal.time = clock  # type: ignore[attr-defined]
+    else:
+        print("This flwr sleeps in another way: poll in client.toml has no effect.", file=sys.stderr, flush=True)
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+
+
+def imports_late(function: Callable[..., Any], module: str, name: str) -> bool:
+    """Whether the module of a function imports a name when it is called, not when it is imported itself."""
+    own = function.__globals__
+    source = inspect.getsource(sys.modules[function.__module__])
+    return name not in own and f"from {module} import" in source and f"{name}(" in source
