@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unisono.clustering.federated_kmeans import (
-    ClusterTotals,
     cluster_totals,
     merge_clusters,
     next_centroids,
     own_clusters,
-    without_small_clusters,
 )
 
 
@@ -61,11 +59,27 @@ def test_an_empty_cluster_keeps_its_place() -> None:
     assert torch.equal(moved, torch.tensor([[2.0, 0], [5, 5]]))
 
 
-def test_a_single_sample_is_not_shown() -> None:
-    totals = ClusterTotals(torch.tensor([[3.0, 4], [1, 2]]), torch.tensor([1.0, 2]), 0.0)
-    shown = without_small_clusters(totals, 2)
-    assert torch.equal(shown.sums, torch.tensor([[0.0, 0], [1, 2]]))
-    assert torch.equal(shown.counts, torch.tensor([0.0, 2]))
+def test_a_small_cluster_is_counted_with_the_nearest_larger_one() -> None:
+    points = torch.tensor([[0.0, 0], [0, 1], [9, 0], [20, 0], [20, 1], [20, 2]])
+    centroids = torch.tensor([[0.0, 0], [9, 0], [20, 0]])
+    shown = cluster_totals(points, centroids, 2)
+    assert shown is not None
+    assert torch.equal(shown.counts, torch.tensor([3.0, 0, 3]))
+    assert torch.equal(shown.sums, torch.tensor([[9.0, 1], [0, 0], [60, 3]]))
+    assert shown.squared_distance == pytest.approx(1 + 81 + 1 + 4)
+
+
+@given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 12), st.integers(0, 2**16))
+def test_no_cluster_is_small_and_no_point_is_lost(num_points: int, num_clusters: int, min_size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(num_points, 3, generator=generator)
+    shown = cluster_totals(points, torch.randn(num_clusters, 3, generator=generator), min_size)
+    if shown is None:
+        assert num_points < min_size
+        return
+    assert shown.counts.sum() == num_points
+    torch.testing.assert_close(shown.sums.sum(dim=0), points.sum(dim=0))
+    assert all(count == 0 or count >= min_size for count in shown.counts.tolist())
 
 
 def blobs(seed: int, num_blobs: int, num_points: int) -> torch.Tensor:

@@ -91,7 +91,9 @@ class Clients:
         for number in range(NUM_CLIENTS):
             path = root / "federation" / f"client-{number}"
             config = ClientDirectory.open(path).config
-            values = {"data": str(write_samples(root / f"data-{number}", number)), "device": "cpu", **options}
+            data = str(write_samples(root / f"data-{number}", number))
+            # With the run's seed as the source of randomness, results can be compared with those of other engines.
+            values = {"data": data, "device": "cpu", "own_randomness": False, **options}
             (path / CLIENT_FILE).write_text(config_text(config.model_copy(update=values)))
             self.directories.append(ClientDirectory.open(path))
         self.desks = [ClientDesk(directory) for directory in self.directories]
@@ -205,7 +207,7 @@ def test_samples_of_another_shape_are_told_apart(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros((9, 5, 5), np.uint8))
     clients.restart(1, data=str(tmp_path / "other.npz"))
     assert clients.desks[1].describe(question(SIMPLE))["shape"] == [1, 5, 5]
-    with pytest.raises(UserError, match=r"samples have shape \(1, 5, 5\)"):
+    with pytest.raises(ClientError, match=r"samples have shape \(1, 5, 5\)"):
         clients.desks[1].answer(request(Run(clients, SIMPLE), client_id=1))
     sized = merge(SIMPLE, {"data": {"image_size": 8}})
     assert clients.desks[1].describe(question(sized))["shape"] == [1, 8, 8]
@@ -244,13 +246,14 @@ def test_an_exchange_through_the_server_has_the_bits_of_one_without_walls(tmp_pa
     assert all(torch.equal(found.server.flatten()[name], expected.server.flatten()[name]) for name in names)
 
 
-def test_points_that_nobody_sealed_are_refused(tmp_path: Path) -> None:
+def test_points_that_nobody_sealed_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clients = Clients(tmp_path, share_data=True)
     run = Run(clients, EXCHANGE)
     routed = Payload({"offers": {"1>0.points": torch.zeros(2, 1, 16, 16, dtype=torch.uint8), "1>0.rows": torch.arange(2)}})
     asked = Request(0, 0, "train", 0, run.terms, routed=routed)
-    with pytest.raises(ClientError, match="nobody has sealed"):
+    with pytest.raises(ClientError, match="its own log says why"):
         clients.desks[0].answer(asked)
+    assert "looks like samples that nobody has sealed" in caplog.text
 
 
 def test_states_survive_a_restart_of_the_client(tmp_path: Path) -> None:
@@ -297,13 +300,13 @@ def test_the_masks_of_a_sum_are_used_once_and_never_for_a_few(tmp_path: Path) ->
     asked = request(run)
     for extra, word in (
         ({"cohort": [0, 1], "nonce": "0" * 32}, "at least 3"),
-        ({"cohort": [1, 2, 3], "nonce": "0" * 32}, "this one among them"),
-        ({"cohort": [0, 1, 1], "nonce": "0" * 32}, "at least 3"),
-        ({"cohort": [0, 1, 2], "nonce": ""}, "used once"),
+        ({"cohort": [1, 2, 3], "nonce": "2" * 32}, "this one among them"),
+        ({"cohort": [0, 1, 1], "nonce": "3" * 32}, "at least 3"),
+        ({"cohort": [0, 1, 2]}, "names no number"),
         ({}, "at least 3"),
     ):
         with pytest.raises(ClientError, match=word):
-            clients.desks[0].answer(_with(asked, extra))
+            clients.desks[0].answer(replace(asked, extra=extra, round=len(extra) + int(extra.get("nonce", "0")[:1])))
     good = {"cohort": [0, 1, 2], "nonce": "1" * 32}
     clients.desks[0].answer(_with(asked, good))
     with pytest.raises(ClientError, match="used once"):
@@ -330,17 +333,28 @@ def _fail(request: Request) -> Any:
 
 def test_a_budget_ends_a_clients_part(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
-    noisy = merge(SIMPLE, {"privacy": {"clip_norm": 1.0, "noise_multiplier": 3.0}, "aggregation": {"weighting": "uniform"}})
     once, twice = (UserLevelAccountant(3.0, 1e-5, "none", 1, 1).epsilon(number) for number in (1, 2))
-    clients = Clients(tmp_path, max_epsilon=(once + twice) / 2)
-    run = Run(clients, noisy)
-    asked = request(run)
+    clients = Clients(tmp_path, max_epsilon=(once + twice) / 2, clip_norm=1.0, noise_multiplier=3.0)
+    asked = request(Run(clients, SIMPLE))
     clients.desks[0].answer(asked)
     clients.restart(0)
     with pytest.raises(ClientError, match="budget is spent"):
-        clients.desks[0].answer(asked)
-    with pytest.raises(ClientError, match="budget is spent"):
-        clients.desks[1].answer(request(Run(clients, SIMPLE), client_id=1))
+        clients.desks[0].answer(replace(asked, round=1))
+
+
+def test_an_update_is_clipped_and_noisy_as_the_owner_wants_it(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, clip_norm=1e-3)
+    asked = request(Run(clients, SIMPLE))
+    start = asked.broadcast.flatten()
+
+    def moved(number: int) -> torch.Tensor:
+        sent = clients.desks[number].answer(replace(asked, client_id=number)).update.payload.flatten()
+        return torch.cat([(sent[name] - start[name]).flatten() for name in sent if sent[name].is_floating_point()])
+
+    assert float(moved(0).norm()) == pytest.approx(1e-3, rel=1e-2)
+    clients.restart(1, noise_multiplier=100.0)
+    noisy = moved(1)
+    assert float(noisy.std()) == pytest.approx(0.1, rel=0.05)
 
 
 def test_a_traceback_stays_with_the_client(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_what_was_declared_and_fits_may_leave() -> None:
 
 
 def test_undeclared_groups_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"group 'data' is not in the method's shares \(net, sums, centroids\)"):
+    with pytest.raises(ValueError, match=r"group 'data' is not among those declared for this phase \(net, sums, centroids\)"):
         check({**good_groups(), "data": {"x": torch.ones(1)}})
     with pytest.raises(ValueError, match="group 'data'"):
         check({"data": {}})

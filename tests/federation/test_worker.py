@@ -75,7 +75,7 @@ def impostor(local: Payload) -> tuple[Update, Payload]:
     ("step", "reason"),
     [
         (raising, "ZeroDivisionError: by zero"),
-        (undeclared, "group 'samples' is not in the method's shares"),
+        (undeclared, "group 'samples' is not among those declared for this phase"),
         (not_finite, "number/x holds a value that is not finite"),
         (impostor, "must carry its own client's id.*got 1"),
     ],

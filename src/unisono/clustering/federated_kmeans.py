@@ -34,27 +34,41 @@ class ClusterTotals:
     squared_distance: float
 
 
-def cluster_totals(points: Tensor, centroids: Tensor) -> ClusterTotals:
-    """Sums and counts of the points nearest to each centroid.
+def cluster_totals(points: Tensor, centroids: Tensor, min_size: int = 1) -> ClusterTotals | None:
+    """Return sums and counts of the points nearest to each centroid; None where there are fewer than ``min_size`` points.
+
+    The sum of one point is that point. So a cluster of fewer than ``min_size`` points is dissolved, the smallest first, and its
+    points go to the nearest of the clusters that are left: emptied instead, it would be the difference to the whole.
 
     Args:
         points: shape (num_points, dim).
         centroids: shape (num_clusters, dim).
+        min_size: fewest points of a cluster that is shown.
     """
+    if len(points) < min_size:
+        return None
+    open_clusters = torch.ones(len(centroids), dtype=torch.bool)
+    while True:
+        totals = _totals(points, centroids, open_clusters)
+        small = open_clusters & (totals.counts < min_size)
+        if not bool(small.any()):
+            return totals
+        empty = small & (totals.counts == 0)
+        # Empty clusters can go together: no point moves.
+        smallest = torch.where(small, totals.counts, torch.inf).argmin()
+        open_clusters &= ~empty if bool(empty.any()) else torch.arange(len(centroids)) != smallest
+
+
+def _totals(points: Tensor, centroids: Tensor, open_clusters: Tensor) -> ClusterTotals:
     sums, counts = torch.zeros_like(centroids), torch.zeros(len(centroids))
     total = 0.0
     for part in points.split(CHUNK):
-        distances, nearest = torch.cdist(part, centroids).min(dim=1)
+        reach = torch.cdist(part, centroids).masked_fill(~open_clusters, torch.inf)
+        distances, nearest = reach.min(dim=1)
         sums.index_add_(0, nearest, part)
         counts += torch.bincount(nearest, minlength=len(centroids))
         total += float(distances.double().square().sum())
     return ClusterTotals(sums, counts, total)
-
-
-def without_small_clusters(totals: ClusterTotals, min_size: int) -> ClusterTotals:
-    """The same totals with clusters of fewer than ``min_size`` points emptied, for the sum of one point is that point."""
-    kept = totals.counts >= min_size
-    return ClusterTotals(totals.sums * kept[:, None], totals.counts * kept, totals.squared_distance)
 
 
 def next_centroids(sums: Tensor, counts: Tensor, previous: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class Context:
         phase: the phase of the round, empty outside of one.
         client_id: the client at work, SERVER on the server.
         device: where tensors belong.
+        secret: of a client on a real federation, so that the server cannot foresee its draws; empty in simulations.
     """
 
     seed: int
@@ -29,9 +30,10 @@ class Context:
     phase: str = ""
     client_id: int = SERVER
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    secret: bytes = b""
 
     def rng(self, stream: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator that depends on (seed, round, phase, client, stream) and on nothing else."""
+        """Return a generator that depends on seed, round, phase, client, stream, the secret, and on nothing else."""
         return torch.Generator(device).manual_seed(self._seed_of(stream))
 
     def numpy_rng(self, stream: str) -> np.random.Generator:
@@ -48,4 +50,4 @@ class Context:
 
     def _seed_of(self, stream: str) -> int:
         place = f"{self.seed}|{self.round}|{self.phase}|{self.client_id}|{stream}"
-        return int.from_bytes(blake2b(place.encode(), digest_size=8).digest(), "big") >> 1
+        return int.from_bytes(blake2b(place.encode(), digest_size=8, key=self.secret).digest(), "big") >> 1

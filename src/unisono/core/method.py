@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
 
@@ -185,6 +185,13 @@ class Method(ABC, Generic[C]):
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         """Return the exchanges of a round, in order; the server's state may decide, such as by a loss that stopped falling."""
         return (Phase("train"),)
+
+    def groups_sent(self, ctx: Context) -> Collection[str]:
+        """Return the groups of ``shares`` that an update of this round and phase may carry. Default: all of them.
+
+        Clients refuse to send any other, and under secure aggregation mask every one of them that is averaged.
+        """
+        return self.shares.keys()
 
     def send_to_client(self, server: Payload, ctx: Context) -> Payload:
         """Return extra data for client ``ctx.client_id`` only, on top of the broadcast."""

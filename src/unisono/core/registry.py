@@ -71,6 +71,12 @@ class Registry(Generic[T]):
         self._load()
         return name in self._things or name in self._entry_points
 
+    def plugin(self, name: str) -> str | None:
+        """Return ``package.module:NAME`` of a thing that another package adds under this name; None for a built-in one."""
+        self._load()
+        entry_point = self._entry_points.get(name)
+        return None if entry_point is None else entry_point.value
+
     def _load(self) -> None:
         if self._loaded:
             return

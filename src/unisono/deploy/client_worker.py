@@ -12,6 +12,7 @@ from unisono.core.errors import UserError
 from unisono.data.datasets import DataConfig
 from unisono.deploy.desk import ClientDesk
 from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.processes import keep_files_private
 from unisono.deploy.terms import own_data
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.executor import serve_tasks
@@ -21,6 +22,7 @@ def main(path: Path) -> None:
     """Works off a SuperNode's tasks until the process is ended."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    keep_files_private()
     directory = ClientDirectory.open(path)
     torch.set_num_threads(directory.config.threads)
     desk = ClientDesk(directory)

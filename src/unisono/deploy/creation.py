@@ -70,6 +70,8 @@ def create_federation(
         raise UserError(f"--clients must be at least 1, got {num_clients}.")
     if not hosts:
         raise UserError("--host is required: the name or address that clients reach the server by.")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)  # it holds the keys of everyone
     pairs = {client: make_node_key() for client in range(num_clients)}
     public = {client: pair[1] for client, pair in pairs.items()}
     authority = Authority.create(f"unisono federation {path.name}")
@@ -84,7 +86,7 @@ def create_federation(
     host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
     for client, (private, line) in pairs.items():
         directory = path / f"client-{client}"
-        directory.mkdir(parents=True)
+        directory.mkdir(mode=0o700, parents=True)
         config = ClientConfig(client_id=client, server=f"{host}:{port}", insecure=insecure, port=CLIENT_PORT + client)
         (directory / CLIENT_FILE).write_text(config_text(config))
         write_secret(directory / "node.key", private)
@@ -97,13 +99,14 @@ def create_federation(
 
 
 def _write_authority(path: Path, authority: Authority) -> None:
-    path.mkdir(parents=True)
+    path.mkdir(mode=0o700, parents=True)
     write_secret(path / "ca.key", private_pem(authority.key))
     (path / "ca.crt").write_bytes(authority.pem)
 
 
 def _write_server(path: Path, config: ServerConfig) -> None:
-    (path / "app").mkdir(parents=True)
+    path.mkdir(mode=0o700, parents=True)
+    (path / "app").mkdir()
     (path / SERVER_FILE).write_text(config_text(config))
     (path / "app" / "pyproject.toml").write_text(APP.format(flower=metadata.version("flwr")))
     (path / "app" / "LICENSE").write_text("Apache-2.0\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from unisono.core.config import Section, make_section, read_toml, write_toml
 from unisono.core.errors import UserError
+from unisono.deploy.certificates import write_secret
 
 SERVER_FILE = "server.toml"
 CLIENT_FILE = "client.toml"
@@ -45,7 +47,14 @@ class ClientConfig(Section):
     share_data: bool = Field(False, description="samples may go to neighbours, encrypted, in methods that exchange data")
     allow_raw_representations: bool = Field(False, description="representations of single samples may leave this client")
     methods: tuple[str, ...] = Field((), description="code that the server may name, such as package.module:METHOD")
-    max_epsilon: float | None = Field(None, gt=0, description="refuse to go on when a run's epsilon would exceed this")
+    min_cluster_size: int = Field(10, ge=1, description="no mean of fewer samples leaves this client, whatever the recipe says")
+    own_randomness: bool = Field(True, description="draw order and views from a secret of this client, not from the run's seed")
+    clip_norm: float | None = Field(None, gt=0, description="clip this client's update to this norm, whatever the recipe says")
+    noise_multiplier: float = Field(0.0, ge=0, description="noise that this client adds to its update, in units of clip_norm")
+    max_epsilon: float | None = Field(
+        None, gt=0, description="answer no more when the epsilon of this client's own noise would exceed this, over all runs"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which that epsilon is counted")
 
 
 @dataclass(frozen=True)
@@ -134,6 +143,14 @@ class ClientDirectory:
     def secret(self) -> Path:
         """What the client's two processes know each other by."""
         return self.path / "runtime.secret"
+
+    @property
+    def own_secret(self) -> bytes:
+        """32 random bytes that never leave the client; made when they are first needed."""
+        path = self.path / "own.secret"
+        if not path.is_file():
+            write_secret(path, secrets.token_bytes(32))
+        return path.read_bytes()
 
     @property
     def states(self) -> Path:

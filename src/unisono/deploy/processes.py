@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -18,8 +19,14 @@ SERVER_VARIABLE = "UNISONO_SERVER"
 """Tells the ServerApp which server directory it belongs to."""
 
 
+def keep_files_private() -> None:
+    """Let nobody but this account read what this process and its children write: keys, states, single updates."""
+    os.umask(0o077)
+
+
 def run_server(directory: ServerDirectory) -> None:
     """Runs the SuperLink until it is told to stop, and admits the federation's nodes."""
+    keep_files_private()
     config = directory.config
     check_port_is_free(config.host, config.port, "port in server.toml")
     arguments = ["--host", config.host, "--port", str(config.port), "--database", str(directory.path / "state.db")]
@@ -42,6 +49,7 @@ def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequ
         data: folder or file to learn from; written to ``client.toml``, so that it is known after a restart.
         worker: the command that answers for the client, up to its directory; this package's own where None.
     """
+    keep_files_private()
     if data is not None:
         config = directory.config.model_copy(update={"data": str(Path(data).expanduser().resolve())})
         (directory.path / CLIENT_FILE).write_text(config_text(config))

@@ -113,7 +113,9 @@ def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
         terms = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
         engine = _engine(grid, members, method, config, terms, host)
         evaluators: list[Evaluation] = []
-        if client_probes(config.evaluation, method.overrides("cluster_model")):
+        # Scores are not masked, so clients of a secure sum give none.
+        scored = client_probes(config.evaluation, method.overrides("cluster_model"))
+        if scored and not config.privacy.secure_aggregation:
             evaluators.append(ClientProbing(engine, method, terms, config, note))
         if labelled is not None:
             evaluation = config.evaluation

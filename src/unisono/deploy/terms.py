@@ -9,30 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from unisono.config import Config, resolve
-from unisono.core.errors import UserError
-from unisono.core.method import Method, RunInfo
-from unisono.data.datasets import DataConfig, Dataset, load_dataset
-from unisono.deploy.layout import ClientDirectory
-from unisono.federation.whitelist import ConsentConfig, check_consent
+from unisono.core.method import RunInfo, methods
+from unisono.core.registry import Registry
+from unisono.data.datasets import DataConfig, Dataset, datasets, load_dataset
+from unisono.deploy.layout import ClientConfig, ClientDirectory
+from unisono.deploy.policy import RefusedError, owner_config
+from unisono.models.backbones import backbones
 
 
-def check_terms(method: Method, consent: ConsentConfig) -> None:
-    """Refuses a method that reveals more than the owner agrees to, or whose noise the server could subtract."""
-    check_consent(method.shares, consent)
-    guarantee = method.release_guarantee()
-    if guarantee is not None and guarantee.noise_is_repeatable:
-        raise UserError("method.noise_source must be 'system' in a federation, got 'seed': the server knows the seed.")
+def checked_config(tree: dict[str, Any], owner: ClientConfig) -> Config:
+    """Return the server's config as this client follows it; refuse code that its owner has not agreed to.
 
-
-def checked_config(tree: dict[str, Any], allowed: tuple[str, ...]) -> Config:
-    """The server's config, unless it names code, such as a method or a backbone, that this client's owner has not agreed to.
-
-    A registry imports whatever is written ``package.module:NAME`` or ``file.py``.
+    A registry imports whatever is written ``package.module:NAME`` or ``file.py``, and what another package adds under a name.
     """
     for word in _words({name: table for name, table in tree.items() if name != "recipe"}):
-        if (":" in word or word.endswith(".py")) and word not in allowed:
-            raise UserError(f"The server asks for the code {word!r}, which client.toml does not list under methods.")
-    return resolve(tree)
+        origins = [origin for registry in REGISTRIES if (origin := registry.plugin(word)) is not None]
+        is_code = ":" in word or word.endswith(".py") or bool(origins)
+        if is_code and not {word, *origins} & set(owner.methods):
+            raise RefusedError(f"The server asks for the code {word!r}, which client.toml does not list under methods.")
+    return owner_config(resolve(tree), owner)
+
+
+REGISTRIES: tuple[Registry[Any], ...] = (methods, backbones, datasets)
+"""Whatever a recipe can name that is code."""
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -76,7 +76,7 @@ class Postprocessor:
         """The update as it leaves the client, and the client's new local state."""
         if not self.active:
             return update, local
-        reference = self._reference(received, update.client_id)
+        reference = self.reference(received, update.client_id)
         deltas = {
             name: tensor - reference[name] if name in reference else tensor
             for name, tensor in update.payload.tensors()
@@ -103,7 +103,7 @@ class Postprocessor:
             return update
         wire = {name: tensor for name, tensor in update.payload.tensors() if self._is_reduced(name)}
         deltas = clip(decompress(wire) if self.compression.active else wire, self.privacy.clip_norm)
-        reference = self._reference(received, update.client_id)
+        reference = self.reference(received, update.client_id)
         values = {name: reference[name] + delta if name in reference else delta for name, delta in deltas.items()}
         return replace(update, payload=self._join(update.payload, values))
 
@@ -135,8 +135,8 @@ class Postprocessor:
             noisy[name] = start + ((mean - start) * num_clients[name.split("/", 1)[0]] + noise) / expected
         return dict(Payload.unflatten(noisy).groups)
 
-    def _reference(self, received: Payload, client_id: int) -> dict[str, Tensor]:
-        """What a client's tensors are compared with: what it received, its own row of ROWS groups."""
+    def reference(self, received: Payload, client_id: int) -> dict[str, Tensor]:
+        """Return the tensors that a client's own are compared with: those that it received, its own row of ROWS groups."""
         rows = {
             group: own_rows(group, received, client_id)
             for group, share in self._shares.items()

@@ -10,7 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from unisono.core.config import Section
+from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce, Reveals, Share, Tensors, Update
 
 
@@ -36,6 +38,11 @@ def check_consent(shares: Mapping[str, Share], consent: ConsentConfig) -> None:
             )
 
 
+def sent_shares(method: Method, ctx: Context) -> dict[str, Share]:
+    """Return the declared shares that an update of this round and phase may carry."""
+    return {group: method.shares[group] for group in method.groups_sent(ctx)}
+
+
 def check_update(update: Update, shares: Mapping[str, Share], received: Payload) -> None:
     """Raises a ValueError with one sentence if the update holds anything undeclared, misshapen or not finite."""
     if update.payload.scalars:
@@ -47,7 +54,7 @@ def check_update(update: Update, shares: Mapping[str, Share], received: Payload)
             raise ValueError(f"metric {name} is {value}")
     for group, tensors in update.payload.groups.items():
         if group not in shares:
-            raise ValueError(f"group {group!r} is not in the method's shares ({', '.join(shares)})")
+            raise ValueError(f"group {group!r} is not among those declared for this phase ({', '.join(shares) or 'none'})")
         if shares[group].reduce is Reduce.ROWS:
             _check_shapes(group, tensors, own_rows(group, received, update.client_id))
         elif shares[group].reduce is Reduce.MEAN and group in received.groups:

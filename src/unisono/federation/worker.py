@@ -17,7 +17,7 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload, Share, Update
 from unisono.federation.aggregate import Fold
 from unisono.federation.postprocess import RESIDUAL, Postprocessor
-from unisono.federation.whitelist import check_update
+from unisono.federation.whitelist import check_update, sent_shares
 from unisono.methods.training_loop import TrainingConfig
 
 
@@ -106,7 +106,7 @@ def answer(
         if update.client_id != ctx.client_id:
             raise ValueError(f"the update must carry its own client's id, ctx.client_id, got {update.client_id}")
         update = replace(update, payload=_on_cpu(update.payload))
-        check_update(update, method.shares, received)
+        check_update(update, sent_shares(method, ctx), received)
         if RESIDUAL in local.groups:
             new_local = new_local.with_groups(**{RESIDUAL: local.groups[RESIDUAL]})
         update, new_local = postprocessor.encode(update, received, _on_cpu(new_local), ctx)

@@ -14,7 +14,7 @@ A device that was away when an interval began waits for the next.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -111,6 +111,11 @@ class Exchange(LocalTraining[E]):
         # Whoever joins later needs its neighbours' reserves, which are sent once.
         push = (Phase("push", all_clients=True),) if self.config.by_importance else ()
         return (*push, Phase("offer", all_clients=True), Phase("train"))
+
+    def groups_sent(self, ctx: Context) -> Collection[str]:
+        own = {"push": {"reserve"}, "offer": {"offers", "local_networks"}, "train": {"local_networks"}}[ctx.phase]
+        averaged = self.shared_networks if ctx.phase == "train" and self._ends_interval(ctx.round) else ()
+        return [*averaged, *(own & self.shares.keys())]
 
     # --- server
 

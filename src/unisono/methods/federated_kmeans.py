@@ -9,7 +9,7 @@ gathering features at the server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -21,7 +21,6 @@ from unisono.clustering.federated_kmeans import (
     merge_clusters,
     next_centroids,
     own_clusters,
-    without_small_clusters,
 )
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
@@ -43,7 +42,7 @@ class FederatedKMeansConfig(Section):
 
     num_clusters: int | None = Field(None, ge=2, description="number of clusters; unset: as many as the data has classes")
     features: Literal["pixels", "encoder"] = Field("pixels", description="what is clustered; encoder: that of model.pretrained")
-    min_cluster_size: int = Field(2, ge=1, description="a client says nothing of clusters in which it has fewer samples")
+    min_cluster_size: int = Field(2, ge=1, description="a client counts smaller clusters with the nearest larger one")
 
 
 @register("federated-kmeans")
@@ -71,6 +70,9 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return (Phase(ASSIGN),) if "centroids" in server.groups else (Phase(SEED, all_clients=True), Phase(ASSIGN))
 
+    def groups_sent(self, ctx: Context) -> Collection[str]:
+        return ("seeds",) if ctx.phase == SEED else ("totals",)
+
     def init_server(self, ctx: Context) -> Payload:
         encoder = build_seeded(self.build_networks, ctx.rng("weights").initial_seed())["encoder"]
         if self.config.features == "encoder" and self.model.pretrained is not None:
@@ -90,11 +92,12 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
             return Update(ctx.client_id, float(len(data)), self._seeds(points, ctx)), local
         if "centroids" not in received.groups:
             return Update(ctx.client_id, float(len(data)), Payload()), local
-        totals = cluster_totals(points, received.groups["centroids"]["centroids"])
-        shown = without_small_clusters(totals, self.config.min_cluster_size)
+        shown = cluster_totals(points, received.groups["centroids"]["centroids"], self.config.min_cluster_size)
+        if shown is None:
+            return Update(ctx.client_id, float(len(data)), Payload()), local
         # Shares of the client's samples: their mean with weights by samples is the total over all clients' samples.
         sent = Payload({"totals": {"sums": shown.sums / len(data), "counts": shown.counts / len(data)}})
-        metrics = {"loss": totals.squared_distance / len(data)}
+        metrics = {"loss": shown.squared_distance / len(data)}
         return Update(ctx.client_id, float(len(data)), sent, metrics), local
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:

@@ -11,7 +11,7 @@ the loss has many minima. ``cluster_start = "kmeans"``, which is not in the pape
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -91,6 +91,9 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
         stage = Phase(str(server.scalars["stage"]))
         unseeded = self.config.cluster_start == "kmeans" and "num_seeded" not in server.scalars
         return (Phase(SEED, all_clients=True), stage) if stage.name == CLUSTER and unseeded else (stage,)
+
+    def groups_sent(self, ctx: Context) -> Collection[str]:
+        return ("seeds",) if ctx.phase == SEED else self._shared(ctx.phase)
 
     def build_networks(self) -> nn.ModuleDict:
         return add_targets(super().build_networks(), (*LEARNT[REPRESENT], *LEARNT[CLUSTER]))

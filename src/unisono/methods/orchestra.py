@@ -14,7 +14,7 @@ moving target during training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -135,6 +135,9 @@ class Orchestra(LocalTraining[OrchestraConfig]):
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return (Phase("cluster", all_clients=True), Phase("train")) if "centroids" not in server.groups else (Phase("train"),)
+
+    def groups_sent(self, ctx: Context) -> Collection[str]:
+        return self.shares.keys() - set(self.shared_networks) if ctx.phase == "cluster" else self.shares.keys()
 
     def build_networks(self) -> nn.ModuleDict:
         width = self.config.projection_dim

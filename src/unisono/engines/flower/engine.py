@@ -25,7 +25,7 @@ from unisono.engines.lanes import LaneMerger
 from unisono.federation.aggregate import AggregationConfig, Fold, deal_to_lanes
 from unisono.federation.postprocess import Postprocessor
 from unisono.federation.rounds import Observer, Outcome, Work
-from unisono.federation.whitelist import check_update
+from unisono.federation.whitelist import check_update, sent_shares
 from unisono.federation.worker import Answer, accept
 
 MEBIBYTE = 2**20
@@ -202,7 +202,7 @@ class _Lanes:
         policy, received = self._policy, _received(self._work, ctx.client_id)
         if not policy.postprocessor.active:
             try:
-                check_update(answer.update, policy.method.shares, received)
+                check_update(answer.update, sent_shares(policy.method, ctx), received)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error

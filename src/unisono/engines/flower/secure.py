@@ -8,15 +8,16 @@ from typing import Any
 
 from flwr.app import RecordDict
 
+from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.method import Method
-from unisono.core.payload import Payload, Reduce, Reveals, Share
+from unisono.core.payload import Payload, Reduce, Reveals
 from unisono.engines.flower.engine import FlowerEngine
 from unisono.engines.flower.messages import EMPTY, RequestBuilder
 from unisono.federation.aggregate import AggregationConfig, Fold
 from unisono.federation.postprocess import CompressionConfig
 from unisono.federation.rounds import Observer, Outcome, Work
-from unisono.federation.whitelist import check_update
+from unisono.federation.whitelist import check_update, sent_shares
 from unisono.federation.worker import Answer
 from unisono.privacy.masking import from_fixed_point, sum_masked
 
@@ -48,9 +49,9 @@ def check_secure(method: Method, aggregation: AggregationConfig, compression: Co
         raise UserError(f"privacy.secure_aggregation needs at least {MIN_COHORT} clients per round, got {cohort_size}.")
 
 
-def masked_groups(shares: Mapping[str, Share], broadcast: Payload) -> list[str]:
-    """The groups that clients mask in a phase: those MEAN groups that they were sent."""
-    return [name for name, share in shares.items() if share.reduce is Reduce.MEAN and name in broadcast.groups]
+def masked_groups(method: Method, ctx: Context) -> list[str]:
+    """Return the groups that clients mask in a phase: all that are averaged, whatever the server sent."""
+    return [name for name, share in sent_shares(method, ctx).items() if share.reduce is Reduce.MEAN]
 
 
 class SecureEngine(FlowerEngine):
@@ -58,7 +59,7 @@ class SecureEngine(FlowerEngine):
 
     def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
         """Asks every client of the work; if one is missing, nobody counts, for the masks would not cancel."""
-        groups = masked_groups(self._policy.method.shares, work.broadcast)
+        groups = masked_groups(self._policy.method, work.ctx)
         if not groups:
             return super().exchange(work, observers)
         outcome = Outcome(Fold(self._policy.method.shares, self._policy.aggregation))
@@ -100,19 +101,19 @@ class SecureEngine(FlowerEngine):
             masked[client_id] = Payload({name: update.payload.groups.get(name, {}) for name in groups}).flatten()
             others = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
             plain = type(update)(client_id, update.weight, Payload(others), update.metrics)
-            check_update(plain, self._policy.method.shares, work.broadcast)
+            check_update(plain, sent_shares(self._policy.method, work.ctx), work.broadcast)
             fold.add(plain)
         weight = sum(1.0 if uniform and answer.update.weight > 0 else answer.update.weight for answer in answers.values())
         if weight <= 0:
             return
         total = Payload.unflatten(from_fixed_point(sum_masked(masked)), group_names=groups)
         for name in groups:
-            expected = work.broadcast.groups[name]
-            if {n: t.shape for n, t in total.groups[name].items()} != {n: t.shape for n, t in expected.items()}:
-                raise ValueError(f"the sum of group {name!r} has other names or shapes than what was sent")
-            sums = dict(total.groups[name])
-            if self._policy.postprocessor.active:  # clients sent differences
-                sums = {key: tensor + weight * expected[key] for key, tensor in sums.items()}
+            expected, sums = work.broadcast.groups.get(name), dict(total.groups[name])
+            if expected is not None:
+                if {n: t.shape for n, t in sums.items()} != {n: t.shape for n, t in expected.items()}:
+                    raise ValueError(f"the sum of group {name!r} has other names or shapes than what was sent")
+                if self._policy.postprocessor.active:  # clients sent differences
+                    sums = {key: tensor + weight * expected[key] for key, tensor in sums.items()}
             fold.sums[name] = sums
             fold.weights[name] = weight
             fold.counts[name] = len(answers)
