@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 from unisono.core.addressing import by_sender
 from unisono.core.client_data import ClientData
 from unisono.core.config import merge
@@ -21,6 +20,7 @@ from unisono.federation.whitelist import ConsentConfig, check_consent
 from unisono.methods.exchange import Exchange
 from unisono.methods.training_loop import TrainingConfig, batches, train_locally
 from unisono.models.nets import load_state
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 
 SMALL: dict[str, Any] = {
     "method": {"num_reserve": 3, "num_candidates": 6, "points_per_pull": 2, "aggregation_steps": 4},

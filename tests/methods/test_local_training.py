@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import unisono
-from tests.tiny import INPUT_SHAPE, TinyFederation, tiny_clients, tiny_config, tiny_method
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
@@ -22,6 +21,7 @@ from unisono.methods.simclr import SimCLR
 from unisono.methods.training_loop import TrainingConfig, train_locally
 from unisono.models.micro_batch import InParts, in_parts
 from unisono.models.nets import add_targets, get_state
+from unisono.testing.tiny import INPUT_SHAPE, TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 CONTRASTIVE = ("simclr", "specloss", "byol", "simsiam", "cc", "mcc", "fedmcc", "fedu", "fedema", "fedca", "rotpred")

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 from unisono.clustering.equal_size import equal_size_clustering
 from unisono.clustering.private import Noise, private_centroids
 from unisono.core.context import Context
@@ -21,6 +20,7 @@ from unisono.methods.orchestra import Orchestra, OrchestraConfig, _Memory
 from unisono.models.nets import build_seeded, load_state
 from unisono.privacy.guarantee import KAnonymity
 from unisono.privacy.local_dp import LocalDp
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 
