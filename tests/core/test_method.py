@@ -51,6 +51,15 @@ def test_an_own_init_is_refused_with_the_remedy() -> None:
             def __init__(self) -> None: ...
 
 
+def test_a_method_that_lacks_hooks_is_refused_with_their_names() -> None:
+    class Half(methods["supervised"]):  # type: ignore[misc]
+        encoder = Method.encoder
+        broadcast = Method.broadcast
+
+    with pytest.raises(UserError, match=r"^Half is not complete: it must write broadcast, encoder\.$"):
+        Half(Section(), INFO)
+
+
 def test_a_method_knows_its_name() -> None:
     class Nameless(methods["simclr"]):  # type: ignore[misc]
         pass

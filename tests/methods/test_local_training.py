@@ -123,6 +123,14 @@ def test_a_loss_may_be_a_bare_tensor() -> None:
     assert local == Payload()
 
 
+def test_a_missing_loss_is_asked_for() -> None:
+    class Lossless(Small):
+        loss = LocalTraining.loss
+
+    with pytest.raises(MethodError, match=r"Lossless must write loss\(self, nets, batch, generator\)"):
+        step(small(Lossless), small(Lossless).build_networks(), 3)
+
+
 def test_frozen_networks_stay_as_they_are_without_gradients_and_in_eval_mode() -> None:
     seen = []
 
