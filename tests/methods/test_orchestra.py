@@ -55,7 +55,7 @@ def test_loss_against_a_naive_reference() -> None:
     memory = _Memory(128)
     batch = Batch(x, torch.arange(5), None)
     with torch.no_grad():
-        terms = method._loss(nets, batch, torch.Generator().manual_seed(0), centroids, memory)
+        terms = method._loss(nets, centroids, memory, batch, torch.Generator().manual_seed(0))
     turns = torch.randint(4, (5,), generator=torch.Generator().manual_seed(0))
     cluster = rotation = 0.0
     for i in range(5):
