@@ -16,6 +16,7 @@ import torch
 import unisono
 from unisono.core.method import methods
 from unisono.experiment import Experiment
+from unisono.testing import check_method
 
 GIVEN = [word for word in sys.argv[1:] if not word.startswith("-")]
 FOLDER = Path(GIVEN[0] if len(GIVEN) == 1 else tempfile.mkdtemp(prefix="unisono-"))
@@ -73,8 +74,7 @@ for name, probes in table.items():
 # %% [markdown]
 # ## Same seed, same bits
 #
-# Every draw comes from the context, so a second run ends with the same weights. `tests/methods/test_conformance.py` checks this
-# and more for every method of the package: a client with one sample, a missing client, a kill and a resume.
+# Every draw comes from the context, so a second run ends with the same weights.
 
 # %%
 again = unisono.run(METHOD, **PLACE, rounds=5, name="again", set=SMALL)
@@ -90,3 +90,15 @@ print(f"\nThe same seed gave {'the same bits' if same else 'OTHER BITS'} in {len
 # %%
 loaded = unisono.load(FOLDER / "align-uniform")
 print(f"Read back from {loaded.path}: {loaded.embed(experiment.dataset.test_samples).shape[1]} features per sample")
+
+# %% [markdown]
+# ## Checked
+#
+# `unisono check align_uniform.py` runs this from the command line: the same bits for any number of worker processes and after a
+# resume, a client with one sample, a missing client, networks that another client left, and more.
+
+# %%
+results = check_method(str(METHOD))
+for result in results:
+    print(f"{'ok' if result.passed else 'FAILED':<8}{result.name:<30}{result.summary if result.passed else result.message}")
+print(f"{sum(result.passed for result in results)} of {len(results)} checks passed")

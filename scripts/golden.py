@@ -21,13 +21,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.tiny import TinyFederation  # noqa: E402
-
 from unisono.core.method import methods  # noqa: E402
 from unisono.core.wire import to_bytes  # noqa: E402
 from unisono.studies.grid import make_cells  # noqa: E402
 from unisono.studies.runner import comparable  # noqa: E402
 from unisono.studies.study import list_studies, read_study, scales_of  # noqa: E402
+from unisono.testing.tiny import TinyFederation  # noqa: E402
 
 
 def end_states() -> dict[str, str]:

@@ -261,6 +261,10 @@ def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
     run = unisono.load(tmp_path / "runs" / "doc")
     assert run.round == 5
     assert "on_diagonal" in run.metrics[-1]
+    check = _blocks("docs/adding-a-method.md", "sh")[1].split()
+    assert check[:2] == ["unisono", "check"]
+    finished = subprocess.run([program, *check[1:]], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout
 
 
 @pytest.mark.parametrize("document", ["quick-start.md", "own-images.md"])

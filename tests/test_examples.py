@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import unisono
+from unisono import testing
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 METHOD_FILE = "align_uniform"
@@ -52,6 +53,7 @@ def _new_method(out: str, folder: Path) -> None:
     table = {name: float(linear) for name, linear in re.findall(r"^([a-z -]+?) +([\d.]+) +[\d.]+$", out, re.M)}
     assert table["align-uniform"] > table["untrained weights"] + 5
     assert "gave the same bits in" in out
+    assert f"{len(testing.CHECKS)} of {len(testing.CHECKS)} checks passed" in out
     run = unisono.load(folder / "align-uniform")
     assert {"alignment", "uniformity"} <= set(run.metrics[-1])
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"]

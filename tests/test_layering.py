@@ -19,7 +19,7 @@ LAYERS = (
     {DOOR},
     {"cli"},
     {"deploy"},
-    {"studies"},
+    {"studies", "testing"},
     {TOP},
     {"report"},
     {"runs", "engines"},

@@ -51,6 +51,15 @@ def test_an_own_init_is_refused_with_the_remedy() -> None:
             def __init__(self) -> None: ...
 
 
+def test_a_method_that_lacks_hooks_is_refused_with_their_names() -> None:
+    class Half(methods["supervised"]):  # type: ignore[misc]
+        encoder = Method.encoder
+        broadcast = Method.broadcast
+
+    with pytest.raises(UserError, match=r"^Half is not complete: it must write broadcast, encoder\.$"):
+        Half(Section(), INFO)
+
+
 def test_a_method_knows_its_name() -> None:
     class Nameless(methods["simclr"]):  # type: ignore[misc]
         pass
@@ -86,7 +95,7 @@ def questions(source: str, method_classes: set[str]) -> Iterator[str]:
             asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
             asked |= {part.attr for part in ast.walk(node.args[1]) if isinstance(part, ast.Attribute)}
             subject = ast.unparse(node.args[0]).rpartition(".")[2].strip("_")
-            if asked & method_classes or subject in ("method", "method_class"):
+            if asked & method_classes or (subject in ("method", "method_class") and asked != {"str"}):
                 yield f"line {node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
             for side in (node.left, *node.comparators):
@@ -129,4 +138,6 @@ def test_nobody_outside_of_methods_asks_for_the_class_of_a_method() -> None:
 )
 def test_a_question_for_a_class_is_found(line: str) -> None:
     assert len(list(questions(line, {"Method", "SimCLR"}))) == 1
-    assert not list(questions("isinstance(thing, str)\nmethod.overrides('x')\nvalue is None", {"Method"}))
+    assert not list(
+        questions("isinstance(thing, str)\nisinstance(method, str)\nmethod.overrides('x')\nvalue is None", {"Method"})
+    )

@@ -150,7 +150,7 @@ def test_a_file_that_failed_is_tried_again(shapes: Registry[type], tmp_path: Pat
     path = tmp_path / "half.py"
     path.write_text("class Star: pass\nraise RuntimeError('half way')")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="half way"):
+        with pytest.raises(UserError, match=r"half\.py:Star' cannot be imported: line 2: RuntimeError: half way\."):
             shapes[f"{path}:Star"]
 
 

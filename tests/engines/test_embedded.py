@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tiny import SIZES, TinyFederation, same_bits
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
@@ -25,6 +24,7 @@ from unisono.engines.embedded import EmbeddedEngine, EngineConfig
 from unisono.federation.rounds import Observer
 from unisono.federation.worker import Report
 from unisono.methods.simclr import SimCLR
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits
 
 EVERYONE = {"cohort": {"size": len(SIZES)}}
 TOLERANT = {"federation": {"strict": False}, **EVERYONE}

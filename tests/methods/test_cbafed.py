@@ -7,11 +7,11 @@ import statistics
 import pytest
 import torch
 
-from tests.tiny import NUM_CLASSES, SIZES, TinyFederation, tiny_clients
 from unisono.core.context import Context
 from unisono.core.payload import Aggregate, Payload
 from unisono.federation.worker import Clients, prepare_nets
 from unisono.methods.cbafed import CBAFed, thresholds, with_pseudo_labels
+from unisono.testing.tiny import NUM_CLASSES, SIZES, TinyFederation, tiny_clients
 
 CPU = torch.device("cpu")
 

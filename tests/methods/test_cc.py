@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.test_conformance import Recorder
-from tests.tiny import TinyFederation, tiny_config, tiny_method
+from tests.recorder import Recorder
 from unisono.core.context import Context
 from unisono.losses.clustering import assignment_entropy, one_sided_contrast
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cc import CC
 from unisono.methods.local_training import Batch
+from unisono.testing.tiny import TinyFederation, tiny_config, tiny_method
 
 
 def make(**options: Any) -> CC:
@@ -69,7 +69,7 @@ def test_a_collapse_is_noted_once(method: str) -> None:
 
 def test_one_client_is_centralised_training() -> None:
     """The mean over one client is that client's own networks."""
-    from tests.tiny import tiny_clients
+    from unisono.testing.tiny import tiny_clients
 
     tiny = TinyFederation("cc", clients=tiny_clients(labels=False, sizes=(8,)), over={"cohort": {"size": 1}})
     state = tiny.run(until=1)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.tiny import tiny_config, tiny_method
 from unisono.config import list_recipes, read_recipe, resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
@@ -16,6 +15,7 @@ from unisono.federation.whitelist import check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cfcl import CFCL
 from unisono.methods.local_training import Batch
+from unisono.testing.tiny import tiny_config, tiny_method
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from tests.tiny import tiny_config, tiny_method
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
@@ -19,6 +18,7 @@ from unisono.methods.cluster_heads import (
     wanted_clusters,
 )
 from unisono.models.heads import mlp
+from unisono.testing.tiny import tiny_config, tiny_method
 
 
 def info(num_classes: int | None) -> RunInfo:
@@ -54,7 +54,7 @@ def test_entropies() -> None:
 def test_collapse_is_said_when_it_begins_and_not_again() -> None:
     method = tiny_method(tiny_config("cc", {"method": {"collapse_threshold": 0.5}}))
     fine, fallen = (
-        method.server_step(Payload(), Aggregate({}, {}, {"assignment_entropy": value}), Context(0)) for value in (0.9, 0.3)
+        method.server_step(Payload(), Aggregate(metrics={"assignment_entropy": value}), Context(0)) for value in (0.9, 0.3)
     )
     (note,) = method.round_notes(fine, fallen)
     assert "fell to 0.30 of its maximum" in note
@@ -62,7 +62,7 @@ def test_collapse_is_said_when_it_begins_and_not_again() -> None:
     assert method.round_notes(Payload(), fallen), "a run may begin collapsed"
     for before, after in ((fallen, fallen), (fallen, fine), (fine, fine)):
         assert method.round_notes(before, after) == ()
-    assert method.server_step(fallen, Aggregate({}, {}, {}), Context(0)) == fallen
+    assert method.server_step(fallen, Aggregate(), Context(0)) == fallen
 
 
 def test_a_head_at_centroids_picks_the_nearest() -> None:

@@ -9,18 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 from unisono.core.addressing import by_sender
 from unisono.core.client_data import ClientData
 from unisono.core.config import merge
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import MethodError, UserError
 from unisono.core.payload import Payload, Reveals, Update
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.federation.whitelist import ConsentConfig, check_consent
+from unisono.methods.cfcl import CFCL
 from unisono.methods.exchange import Exchange
 from unisono.methods.training_loop import TrainingConfig, batches, train_locally
 from unisono.models.nets import load_state
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 
 SMALL: dict[str, Any] = {
     "method": {"num_reserve": 3, "num_candidates": 6, "points_per_pull": 2, "aggregation_steps": 4},
@@ -387,3 +388,20 @@ def test_mistakes_are_explained(over: dict[str, Any], message: str) -> None:
 def test_labels_never_reach_clients() -> None:
     assert tiny_method(tiny_config("cfcl", SMALL)).needs_labels is False
     assert tiny_clients(labels=False).labels is None
+
+
+class Personal(CFCL):
+    """Keeps a network for itself, which the exchange has no place for."""
+
+    personal_networks = ("projector",)
+
+    @property
+    def shared_networks(self) -> tuple[str, ...]:
+        return ("encoder",)
+
+
+def test_all_networks_are_shared() -> None:
+    method = Watched({"method": {"loss": "simclr"}}).method
+    personal = Personal(method.config, method.info)
+    with pytest.raises(MethodError, match="Personal: clients that exchange data share all networks, and 'projector' has"):
+        personal.check_networks(personal.build_networks())

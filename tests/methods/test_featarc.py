@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tiny import TinyFederation
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.federation.worker import prepare_nets
 from unisono.losses.contrastive import info_nce
 from unisono.methods.featarc import FeatARC
 from unisono.methods.local_training import Batch
+from unisono.testing.tiny import TinyFederation
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tiny import SIZES, TinyFederation, tiny_clients, tiny_config, tiny_method
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload, Reveals
@@ -16,6 +15,7 @@ from unisono.federation.whitelist import ConsentConfig, check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.fedca import FedCA
 from unisono.methods.local_training import Batch
+from unisono.testing.tiny import SIZES, TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.methods.test_conformance import Recorder
-from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
+from tests.recorder import Recorder
 from unisono.clustering.kmeans import kmeans
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload, Reveals
 from unisono.methods.federated_kmeans import ASSIGN, SEED, FederatedKMeans
 from unisono.runs.files import payload_to_safetensors
+from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.methods.test_conformance import Recorder
-from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
+from tests.recorder import Recorder
 from unisono.clustering.federated_kmeans import merge_clusters
 from unisono.core.context import Context
 from unisono.core.errors import UserError
@@ -16,6 +15,7 @@ from unisono.losses.clustering import assignment_entropy, cluster_contrast, inst
 from unisono.methods.fedmcc import CLUSTER, REPRESENT, SEED, FedMCC
 from unisono.methods.local_training import Batch
 from unisono.runs.files import payload_to_safetensors
+from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Tensors, Update
 from unisono.methods.fedu import FedU
 from unisono.models.nets import weight_divergence
+from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import unisono
-from tests.tiny import INPUT_SHAPE, TinyFederation, tiny_clients, tiny_config, tiny_method
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
@@ -22,6 +21,7 @@ from unisono.methods.simclr import SimCLR
 from unisono.methods.training_loop import TrainingConfig, train_locally
 from unisono.models.micro_batch import InParts, in_parts
 from unisono.models.nets import add_targets, get_state
+from unisono.testing.tiny import INPUT_SHAPE, TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 CONTRASTIVE = ("simclr", "specloss", "byol", "simsiam", "cc", "mcc", "fedmcc", "fedu", "fedema", "fedca", "rotpred")
@@ -121,6 +121,14 @@ def test_a_loss_may_be_a_bare_tensor() -> None:
     assert set(update.payload.groups) == {"encoder", "head"}
     assert set(update.metrics) == {"loss"}
     assert local == Payload()
+
+
+def test_a_missing_loss_is_asked_for() -> None:
+    class Lossless(Small):
+        loss = LocalTraining.loss
+
+    with pytest.raises(MethodError, match=r"Lossless must write loss\(self, nets, batch, generator\)"):
+        step(small(Lossless), small(Lossless).build_networks(), 3)
 
 
 def test_frozen_networks_stay_as_they_are_without_gradients_and_in_eval_mode() -> None:

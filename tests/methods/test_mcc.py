@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from tests.tiny import tiny_config, tiny_method
 from unisono.losses.clustering import assignment_entropy, one_sided_contrast
 from unisono.methods.cc import CC
 from unisono.methods.local_training import Batch
 from unisono.methods.mcc import MCC, ONLINE
 from unisono.models.nets import copy_weights
+from unisono.testing.tiny import tiny_config, tiny_method
 
 
 def make(**options: Any) -> MCC:

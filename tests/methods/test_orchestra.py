@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 from unisono.clustering.equal_size import equal_size_clustering
 from unisono.clustering.private import Noise, private_centroids
 from unisono.core.context import Context
@@ -22,6 +21,7 @@ from unisono.methods.orchestra import Orchestra, OrchestraConfig, _Memory
 from unisono.models.nets import build_seeded, load_state
 from unisono.privacy.guarantee import KAnonymity
 from unisono.privacy.local_dp import LocalDp
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 
@@ -56,7 +56,7 @@ def test_loss_against_a_naive_reference() -> None:
     memory = _Memory(128)
     batch = Batch(x, torch.arange(5), None)
     with torch.no_grad():
-        terms = method._loss(nets, batch, torch.Generator().manual_seed(0), centroids, memory)
+        terms = method._loss(nets, centroids, memory, batch, torch.Generator().manual_seed(0))
     turns = torch.randint(4, (5,), generator=torch.Generator().manual_seed(0))
     cluster = rotation = 0.0
     for i in range(5):

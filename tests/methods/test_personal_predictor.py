@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
 from unisono.federation.worker import prepare_nets
 from unisono.methods.local_training import LocalTraining
 from unisono.methods.personal_predictor import start_with_own_predictor
+from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
 

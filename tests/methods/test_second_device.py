@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from tests.tiny import INPUT_SHAPE, NUM_CLASSES, tiny_config, tiny_method
 from unisono.core.method import methods
 from unisono.methods.local_training import Batch, LocalTraining
+from unisono.testing.tiny import INPUT_SHAPE, NUM_CLASSES, tiny_config, tiny_method
 
 LOSS_OF_THE_ROUND = {"cbafed", "cfcl", "featarc", "orchestra", "semifed"}
 """Methods whose loss reads values or what was received, so that it cannot run on tensors without values."""

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tiny import TinyFederation
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.federation.worker import prepare_nets
 from unisono.methods.local_training import Batch
 from unisono.methods.semifed import SemiFed, consistency, pseudo_labels
+from unisono.testing.tiny import TinyFederation
 
 CPU = torch.device("cpu")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from tests.tiny import SIZES, TinyFederation, tiny_clients
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
 from unisono.federation.worker import Clients, prepare_nets
+from unisono.testing.tiny import SIZES, TinyFederation, tiny_clients
 
 
 def with_hidden(keep_samples: bool) -> TinyFederation:

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.tiny import NUM_CLASSES, SIZES, TinyFederation, same_bits, tiny_clients
 from unisono.core.context import Context
 from unisono.federation.worker import Clients, prepare_nets
 from unisono.losses.contrastive import info_nce, nt_xent, spectral_contrastive
 from unisono.losses.siamese import negative_cosine
 from unisono.methods.local_training import Batch
 from unisono.methods.user_verification import VECTORS
+from unisono.testing.tiny import NUM_CLASSES, SIZES, TinyFederation, same_bits, tiny_clients
 
 METHODS = ("simclr", "specloss", "simsiam")
 CPU = torch.device("cpu")

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.tiny import SIZES, TinyFederation, same_bits, tiny_clients
 from unisono.core.client_data import ClientData
 from unisono.core.config import merge
 from unisono.core.context import Context
@@ -22,6 +21,7 @@ from unisono.losses.user_verification import client_log_likelihood
 from unisono.methods.training_loop import batches
 from unisono.methods.user_verification import VECTORS, UserVectors
 from unisono.runs.checkpoint import Checkpoints
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients
 
 METHODS = ("simclr", "specloss", "simsiam", "semifed", "cbafed")
 UNIFORM = {"aggregation": {"weighting": "uniform"}}

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tests.tiny import tiny_config
 from unisono.report.ledger import privacy_blocks
+from unisono.testing.tiny import tiny_config
 
 
 def test_the_whitelist_and_the_epsilon_spent() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tests.tiny import tiny_config
 from unisono.report.overview import MOST_COLUMNS, method_in_words, split_chart, split_in_words, turn_chart, what_was_run
+from unisono.testing.tiny import tiny_config
 
 ABOUT = {"sentence": "SimCLR: a loss.", "train_samples": 1200, "test_samples": 10, "input_shape": [1, 8, 8], "parameters": 99}
 

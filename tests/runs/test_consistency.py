@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 import unisono
-from tests.tiny import TinyFederation
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.federation.rounds import Observer, RoundRecord, State
 from unisono.methods.orchestra import Orchestra
 from unisono.runs.consistency import Consistency
+from unisono.testing.tiny import TinyFederation
 
 SMALL = (
     "data.limit=120", "data.test_limit=40", "model.backbone=cfcl-cnn", "evaluation.probe_every=0", "engine.workers=0",

@@ -13,6 +13,7 @@ import typer
 
 from unisono import __version__
 from unisono.cli.bench import bench
+from unisono.cli.check import check
 from unisono.cli.cluster import cluster
 from unisono.cli.compare import compare
 from unisono.cli.demo import demo
@@ -56,6 +57,7 @@ app.command("export", no_args_is_help=True)(export)
 app.command("partition")(partition)
 app.command("graph")(graph)
 app.command("list", no_args_is_help=True)(list_names)
+app.command("check", no_args_is_help=True)(check)
 app.command("bench")(bench)
 app.add_typer(deploy, name="deploy")
 

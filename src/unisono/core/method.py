@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, final
 
 from torch import Tensor, nn
 from typing_extensions import TypeVar as TypeVarWithDefault
@@ -13,7 +13,7 @@ from typing_extensions import TypeVar as TypeVarWithDefault
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import MethodError
 from unisono.core.payload import Aggregate, Payload, Share, Update
 from unisono.core.registry import Registry
 
@@ -114,10 +114,16 @@ class Method(ABC, Generic[C]):
         super().__init_subclass__(**kwargs)
         cls.name = cls.__name__
         if "__init__" in cls.__dict__:
-            raise UserError(
+            raise MethodError(
                 f"{cls.__name__} must not define __init__, which keeps config and info for every method: write setup(self), "
                 "which reads self.config and self.info."
             )
+
+    def __new__(cls, *_: Any) -> Self:
+        missing = sorted(getattr(cls, "__abstractmethods__", ()))
+        if missing:
+            raise MethodError(f"{cls.name} is not complete: it must write {', '.join(missing)}.")
+        return super().__new__(cls)
 
     @final
     def __init__(self, config: C, info: RunInfo) -> None:

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -106,10 +107,13 @@ class Registry(Generic[T]):
         is_file = location.endswith(".py")
         if not location or (location.startswith(".") and not is_file):
             raise UserError(f"A {self.kind} is written package.module:NAME or path/to/file.py:NAME, got {name!r}.")
+        file = Path(location) if is_file else None
         try:
-            module = _import_file(Path(location)) if is_file else importlib.import_module(location)
-        except (ImportError, OSError) as error:
-            raise UserError(f"The {self.kind} {name!r} cannot be imported: {error}.") from error
+            module = importlib.import_module(location) if file is None else _import_file(file)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"The {self.kind} {name!r} cannot be imported: {_import_problem(error, file)}.") from error
         if attribute:
             if not hasattr(module, attribute):
                 raise UserError(f"The {self.kind} {name!r} does not exist: {location} has no {attribute!r}.")
@@ -118,6 +122,18 @@ class Registry(Generic[T]):
         if len(added) != 1:
             raise UserError(f"{location} registers {len(added)} {self.kind}s; write {location}:NAME to pick one.")
         return added[0]
+
+
+def _import_problem(error: Exception, file: Path | None) -> str:
+    """Return why code cannot be imported; where it broke off, the line of the user's file."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if file and Path(frame.filename) == file.resolve()
+    ]
+    if isinstance(error, ImportError | OSError) or not lines:
+        return str(error).rstrip(".")
+    return f"line {lines[-1]}: {type(error).__name__}: {error}".rstrip(".")
 
 
 def _origin(thing: object) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ from typing_extensions import TypeVar
 from unisono.core.addressing import address, by_sender, parse
 from unisono.core.client_data import ClientData, as_float
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import MethodError, UserError
 from unisono.core.method import Phase
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.graph import DeviceGraph, GraphConfig, make_graph
@@ -78,6 +78,12 @@ class Exchange(LocalTraining[E]):
         self._steps = steps
         self._interval = config.aggregation_steps // steps
         self._sync_phase = "train" if config.selection == "none" else "offer"
+
+    def check_networks(self, nets: nn.ModuleDict) -> None:
+        super().check_networks(nets)
+        other = [name for name in self.network_roles("train").names if name not in self.shared_networks]
+        if other:
+            raise MethodError(f"{self.name}: clients that exchange data share all networks, and {other[0]!r} has another role.")
 
     @abstractmethod
     def represent(self, nets: nn.ModuleDict, x: Tensor) -> Tensor:

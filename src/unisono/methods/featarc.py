@@ -56,9 +56,6 @@ class FeatARC(LocalTraining[FeatARCConfig]):
         anchors = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["projector"](nets["encoder"](x)))
         return self.train(nets, received, local, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, anchors)), local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        raise NotImplementedError("the loss needs the global model's representations; see client_step")
-
     def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, anchors: Tensor) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
         z_1, z_2 = nets["projector"](nets["encoder"](views)).chunk(2)

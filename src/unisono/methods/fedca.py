@@ -47,8 +47,8 @@ class FedCA(LocalTraining[FedCAConfig]):
     """SimCLR with all clients' representations as negatives, and an anchor in public data."""
 
     Config = FedCAConfig
-    shared_networks = ("encoder", "projector")
     min_batch_size = 2
+    shared_networks = ("encoder", "projector")
 
     @property
     def shares(self) -> Mapping[str, Share]:

@@ -138,9 +138,12 @@ class LocalTraining(Method[C]):
         """The smallest batch the loss is defined for; batch normalisation of vectors needs two samples."""
         return 2 if self.model.norm == "batch" else 1
 
-    @abstractmethod
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Tensor | LossTerms:
-        """Return the loss of a batch: a scalar, or named scalars with ``loss`` among them, which are logged."""
+        """Return the loss of a batch: a scalar, or named scalars with ``loss`` among them, which are logged.
+
+        A method whose loss needs more than this writes ``client_step``, which gives ``train`` a loss of its own.
+        """
+        raise MethodError(f"{self.name} must write loss(self, nets, batch, generator), or a client_step of its own.")
 
     def start_from(self, received: Payload, local: Payload) -> Start:
         """Return the networks that a client starts from, such as a mixture of the received and its own."""

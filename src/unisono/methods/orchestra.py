@@ -38,7 +38,7 @@ from unisono.evaluation.features import embed
 from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
-from unisono.models.nets import freeze, load_state
+from unisono.models.nets import add_targets, load_state
 from unisono.models.norms import Norm
 from unisono.privacy.guarantee import SMALLEST_CLUSTER, KAnonymity, NoGuarantee
 from unisono.privacy.local_dp import LocalDp
@@ -88,6 +88,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
 
     Config = OrchestraConfig
     defaults = {"views": {"preset": "byol"}}
+    target_networks = {"target_encoder": "encoder", "target_projector": "projector"}
 
     def setup(self) -> None:
         super().setup()
@@ -107,7 +108,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
     @property
     def shared_networks(self) -> tuple[str, ...]:
         online = ("encoder", "projector", "rotation_head")
-        return (*online, "target_encoder", "target_projector") if self.config.aggregate_target else online
+        return (*online, *self.target_networks) if self.config.aggregate_target else online
 
     @property
     def shares(self) -> Mapping[str, Share]:
@@ -147,14 +148,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
             nets[prefix + "encoder"] = encoder
             nets[prefix + "projector"] = mlp([encoder.feature_dim, width, width], norm=self.projector_norm)
         nets["rotation_head"] = nn.Linear(width, 4)
-        for name in ("encoder", "projector"):
-            nets["target_" + name].load_state_dict(nets[name].state_dict())
-            freeze(nets["target_" + name])
-        return nets
-
-    @property
-    def target_networks(self) -> Mapping[str, str]:
-        return {"target_encoder": "encoder", "target_projector": "projector"}
+        return add_targets(nets, ("encoder", "projector"))  # copies, in place of the second pair
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         groups = {name: server.groups[name] for name in self.shared_networks}
@@ -178,9 +172,6 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         released, metrics = self._release(memory, ctx) if private is None else (private, {})
         groups = {**update.payload.groups, **released}
         return Update(ctx.client_id, update.weight, Payload(groups), {**update.metrics, **metrics}), local
-
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        raise NotImplementedError("the loss needs the round's centroids; see client_step")
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         server = super().server_step(server, aggregate, ctx)

@@ -45,9 +45,6 @@ class SemiFed(LabelHead[SemiFedConfig]):
         guesses = pseudo_labels(logits, self.config.threshold)
         return self.train(nets, received, local, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, guesses)), local
 
-    def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        raise NotImplementedError("the loss needs the round's pseudo-labels; see client_step")
-
     def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, guesses: Tensor) -> LossTerms:
         if batch.labels is None:
             raise ValueError("SemiFed needs labels, hidden ones as -1")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.tiny import TinyFederation
 from unisono.engines.lanes import Workshop
+from unisono.testing.tiny import TinyFederation
 
 
 def tiny_terms(method: str, over: dict[str, Any] | None = None) -> str:

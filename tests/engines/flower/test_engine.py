@@ -15,8 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from tests.engines.flower.grid import InstantGrid
 from tests.engines.flower.opening import open_tiny, tiny_terms
-from tests.methods.test_conformance import Recorder
-from tests.tiny import SIZES, TinyFederation, same_bits
+from tests.recorder import Recorder
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
@@ -25,6 +24,7 @@ from unisono.engines.flower.simulated_client import SimulatedClient
 from unisono.federation.client_store import ClientStore
 from unisono.federation.cohort import CohortConfig, draw_cohort
 from unisono.federation.rounds import Federation, State
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits
 
 METHOD = "fedema"
 TOLERANT = {"federation": {"strict": False, "quorum": 0.5}, "cohort": {"size": 4}}

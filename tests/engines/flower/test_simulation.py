@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.engines.flower.opening import open_tiny, tiny_terms
-from tests.methods.test_conformance import Recorder
-from tests.tiny import SIZES, TinyFederation, same_bits
+from tests.recorder import Recorder
 from unisono.core.method import methods
 from unisono.core.wire import to_bytes
 from unisono.engines.embedded import EngineConfig
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Federation
+from unisono.testing.tiny import SIZES, TinyFederation, same_bits
 
 pytest.importorskip("ray")
 pytest.importorskip("flwr")

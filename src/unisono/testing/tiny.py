@@ -1,8 +1,8 @@
-"""A federation small enough for tests: six clients, one of them with a single sample."""
+"""A federation that is small enough for tests: six clients, one of them with a single sample."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,13 @@ INPUT_SHAPE = (1, 8, 8)
 NUM_CLASSES = 3
 
 
-def tiny_config(method: str, over: dict[str, Any] | None = None) -> Config:
+def tiny_config(method: str, over: Mapping[str, Any] | None = None) -> Config:
+    """Return the config of a method with small networks, batches of 4 and three rounds.
+
+    Args:
+        method: its name, ``package.module:NAME`` or ``file.py``.
+        over: tables that replace these values.
+    """
     tree: dict[str, Any] = {
         "method": {"name": method},
         "model": {"backbone": "resnet18", "width": 0.125},
@@ -34,10 +40,11 @@ def tiny_config(method: str, over: dict[str, Any] | None = None) -> Config:
     narrow = {name: 16 for name in methods[method].Config.model_fields if name.endswith("_dim")}
     if "local_steps" in methods[method].defaults.get("training", {}):
         tree["training"]["local_steps"] = 2
-    return resolve(merge(merge(tree, {"method": narrow}), over or {}))
+    return resolve(merge(merge(tree, {"method": narrow}), dict(over or {})))
 
 
 def tiny_clients(labels: bool, sizes: Sequence[int] = SIZES) -> Clients:
+    """Return clients of these sizes with random images, and random labels if they are wanted."""
     generator = torch.Generator().manual_seed(1)
     samples = torch.randint(0, 256, (sum(sizes), *INPUT_SHAPE), dtype=torch.uint8, generator=generator)
     classes = torch.randint(0, NUM_CLASSES, (sum(sizes),), generator=generator)
@@ -45,34 +52,53 @@ def tiny_clients(labels: bool, sizes: Sequence[int] = SIZES) -> Clients:
 
 
 def tiny_method(config: Config, num_clients: int = len(SIZES)) -> Method:
+    """Return the method of a config for random images."""
     info = RunInfo(INPUT_SHAPE, (0.5,), (0.25,), NUM_CLASSES, num_clients, config.federation.rounds, config.method_sections)
     return config.method_class(config.method, info)
 
 
 class TinyFederation:
-    """A method on the embedded engine with random images."""
+    """A method on the embedded engine with random images.
+
+    Args:
+        method: its name, ``package.module:NAME`` or ``file.py``.
+        workers: number of worker processes, 0 for none.
+        seed: of the run.
+        over: tables that replace those of ``tiny_config``.
+        clients: in place of the six of ``tiny_clients``.
+    """
 
     def __init__(
-        self, method: str, workers: int = 0, seed: int = 0, over: dict[str, Any] | None = None, clients: Clients | None = None
+        self,
+        method: str,
+        workers: int = 0,
+        seed: int = 0,
+        over: Mapping[str, Any] | None = None,
+        clients: Clients | None = None,
     ) -> None:
         self.config = tiny_config(method, over)
-        self.clients = clients or tiny_clients(self.config.method_class.needs_labels)
-        self.method = tiny_method(self.config, len(self.clients))
+        self.method = tiny_method(self.config, len(SIZES if clients is None else clients))
+        self.clients = clients or tiny_clients(self.method.needs_labels)
         postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
         self.workshop = Workshop(self.method, self.clients, postprocessor, self.config.aggregation)
         self.engine = EmbeddedEngine(self.workshop, EngineConfig(workers=workers, device="cpu", start=self.config.engine.start))
         self.store = ClientStore()
         self.federation = Federation(self.method, self.engine, self.store, self.config.federation_sections, seed)
 
+    def start(self) -> State:
+        """Return the state before the first round."""
+        return self.federation.start()
+
     def run(self, state: State | None = None, until: int | None = None, observers: Sequence[Observer] = ()) -> State:
+        """Run to the last round, or to ``until``, and end the workers."""
         try:
-            return self.federation.run(state or self.federation.start(), observers, until)
+            return self.federation.run(state or self.start(), observers, until)
         finally:
             self.engine.close()
 
 
 def same_bits(first: State, second: State) -> bool:
-    """Whether two server states are equal, bit for bit."""
+    """Return whether two server states are equal, bit for bit."""
     if first.round != second.round or first.server.scalars != second.server.scalars:
         return False
     pairs = [(first.server.flatten(), second.server.flatten()), (first.optimizer.flatten(), second.optimizer.flatten())]
