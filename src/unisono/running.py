@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unisono.config import Config, build_tree, resolve
+from unisono.config import Config, resolve
 from unisono.core.errors import ClientError, UserError
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.engines.lanes import Workshop
@@ -19,6 +19,7 @@ from unisono.loaded import LoadedRun
 from unisono.methods.exchange import Exchange
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.privacy.guarantee import ReleasesStatistics
+from unisono.recipes import build_tree
 from unisono.report.environment import environment
 from unisono.report.files import ReportFiles
 from unisono.report.gathering import Gathering
@@ -46,7 +47,7 @@ def run(
         reference: path of a TOML file, name of a recipe or of a method, or a dictionary of tables.
         observers: look on, such as a progress display.
         set: assignments ``section.key=value``.
-        **flags: ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``.
+        **flags: ``method``, ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``, ``engine``.
     """
     config = resolve(build_tree(reference, flags, set))
     return start(Experiment.prepare(config), run_path(config), observers=observers)

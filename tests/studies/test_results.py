@@ -142,9 +142,9 @@ def test_correlations_in_words(results: Results) -> None:
     assert "over all runs 1.00" in correlations(results, "linear", "linear")
 
 
-@pytest.mark.parametrize("shape", ["bars", "line", "curves", "scatter"])
-def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
-    results = make(tmp_path, STUDY.replace('shape = "line"', f'shape = "{shape}"'))
+@pytest.mark.parametrize("plot", ["bars", "line", "curves", "scatter"])
+def test_figures_and_pages_of_every_plot(tmp_path: Path, plot: str) -> None:
+    results = make(tmp_path, STUDY.replace('plot = "line"', f'plot = "{plot}"'))
     files = draw_study(results)
     assert files["png"].startswith(b"\x89PNG")
     assert b"SimCLR" in files["svg"] or b"<svg" in files["svg"]
@@ -152,9 +152,9 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
     titles = [section["title"] for section in document["sections"]]
     assert {"What it asks", "Results", "Over the course of runs", "Runs", "Repeat it"} <= set(titles)
-    assert ("Over the settings" in titles) == (shape == "line")
-    assert ("Side by side" in titles) == (shape == "bars")
-    assert ("Figure" in titles) == (shape == "scatter") == bool(document["assets"]), "no other shape lacks a chart of its own"
+    assert ("Over the settings" in titles) == (plot == "line")
+    assert ("Side by side" in titles) == (plot == "bars")
+    assert ("Figure" in titles) == (plot == "scatter") == bool(document["assets"]), "no other plot lacks a chart of its own"
     (runs,) = next(section["blocks"] for section in document["sections"] if section["id"] == "runs")
     assert runs["heads"][4:] == ["linear [%]", "rounds to linear 0.65", "loss", "time [s]"]
     assert max(row[4] or 0 for row in runs["rows"]) == 80
@@ -163,7 +163,7 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
 
 
 def test_a_table_is_drawn_as_dots_beside_the_papers_numbers(tmp_path: Path) -> None:
-    page = study_page(make(tmp_path, STUDY.replace('shape = "line"', 'shape = "bars"')))
+    page = study_page(make(tmp_path, STUDY.replace('plot = "line"', 'plot = "bars"')))
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
     side_by_side = next(section for section in document["sections"] if section["id"] == "bars")
     blocks = side_by_side["blocks"]
@@ -173,10 +173,10 @@ def test_a_table_is_drawn_as_dots_beside_the_papers_numbers(tmp_path: Path) -> N
     assert rows["Orchestra"]["deviation"] is None, "one of its two runs broke"
 
 
-@pytest.mark.parametrize(("shape", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
-def test_a_shape_without_a_chart_has_the_figure_inside_the_page(tmp_path: Path, shape: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("plot", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
+def test_a_plot_without_a_chart_has_the_figure_inside_the_page(tmp_path: Path, plot: str, size: tuple[int, int]) -> None:
     """Lines need numbers to lie over: without them the figure stands in for the chart."""
-    text = re.sub("(?m)^value = .*$", "", STUDY).replace('shape = "line"', f'shape = "{shape}"')
+    text = re.sub("(?m)^value = .*$", "", STUDY).replace('plot = "line"', f'plot = "{plot}"')
     write_pictures(make(tmp_path, text), tmp_path)
     page = (tmp_path / "report.html").read_text()
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0])

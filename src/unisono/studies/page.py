@@ -67,7 +67,7 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
     )
     problems = [prose(f"{outcome.cell.title}: {outcome.reason}", tone="error") for outcome in failed]
     lines_over_settings, side_by_side, curves = _lines_over_settings(results), _dots(results), _curves(results)
-    has_own = bool(lines_over_settings or side_by_side or (config.shape == "curves" and curves))
+    has_own = bool(lines_over_settings or side_by_side or (config.plot == "curves" and curves))
     picture = None if has_own or not figure else _picture(figure)
     sections = [
         section("about", "What it asks", [about, *problems]),
@@ -113,7 +113,7 @@ def _sheet(title: str) -> Block:
 def _dots(results: Results) -> list[Block]:
     """For studies in the shape of a table: a chart per setting, a row per variant with its deviation and the paper's number."""
     study = results.study
-    if study.config.shape != "bars":
+    if study.config.plot != "bars":
         return []
     blocks = []
     for metric in study.config.metrics:
@@ -143,7 +143,7 @@ def _legend(results: Results) -> str:
 def _lines_over_settings(results: Results) -> list[Block]:
     """For studies of a numeric setting: ours, and the paper's dashed where it has numbers."""
     study = results.study
-    if study.config.shape != "line" or any(setting.value is None for setting in study.settings):
+    if study.config.plot != "line" or any(setting.value is None for setting in study.settings):
         return []
     blocks = []
     for metric in study.config.metrics:
