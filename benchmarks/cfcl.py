@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from unisono.config import build_tree, resolve
+from unisono.config import resolve
 from unisono.core.errors import UserError
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.experiment import Experiment
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Federation, Observer, RoundRecord, State
+from unisono.recipes import build_tree
 
-RECIPE = "cfcl-fashion-mnist-paper"
+RECIPE = "cfcl/fashion-mnist"
 NUM_INTERVALS = 3
 """Aggregation intervals that are measured; the first warms up."""
 LIMIT = 600.0

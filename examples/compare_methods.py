@@ -15,8 +15,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import unisono
-from unisono.config import build_tree, resolve
+from unisono.config import resolve
 from unisono.experiment import Experiment
+from unisono.recipes import build_tree
 
 GIVEN = [word for word in sys.argv[1:] if not word.startswith("-")]
 FOLDER = Path(GIVEN[0] if len(GIVEN) == 1 else tempfile.mkdtemp(prefix="unisono-"))

@@ -16,9 +16,9 @@ import pytest
 import typer
 
 import unisono
-import unisono.config
+import unisono.recipes
 from unisono.cli.main import app
-from unisono.config import build_tree, list_recipes, resolve
+from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.core.method import methods
@@ -27,6 +27,7 @@ from unisono.data.partition import partitioners
 from unisono.evaluation.config import ProbeName
 from unisono.experiment import check_privacy
 from unisono.models.backbones import backbones
+from unisono.recipes import build_tree, list_recipes
 from unisono.runs.export import FORMATS
 from unisono.studies.grid import make_cells, select
 from unisono.studies.study import list_studies, read_study, scales_of
@@ -35,7 +36,7 @@ from unisono.tune import parse_grid
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-SHORTCUTS = ("dataset", "clients", "alpha", "rounds", "workers", "seed", "name")
+SHORTCUTS = ("method", "dataset", "clients", "alpha", "rounds", "workers", "seed", "name")
 METHOD_PAGES = {
     "baselines": ("simclr", "simsiam", "byol", "specloss", "rotpred", "supervised"),
     "cfcl": ("cfcl",),
@@ -72,6 +73,7 @@ def _commands(name: str) -> Iterator[list[str]]:
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["unisono"]:
+                words = words[: words.index(">")] if ">" in words else words
                 yield words[1:-1] if words[-1] == "&" else words[1:]
     yield from (shlex.split(code)[1:] for code in _inline(name) if re.match(r"unisono [a-z]", code))
 
@@ -104,7 +106,7 @@ def _check_command(words: list[str], shown_study: str, folder: Path) -> None:
     settings = list(params.get("settings") or ())
     if path == ["study"]:
         _check_study(params, settings, shown_study, folder)
-    elif path[-1] in ("run", "tune", "partition", "graph") and (params["reference"] or settings):
+    elif path[-1] in ("run", "config", "tune", "partition", "graph") and (params["reference"] or settings):
         _check_recipe(params, settings)
     elif path == ["export"] and params["format"] not in FORMATS:
         raise UserError(f"there is no format {params['format']!r}")
@@ -153,13 +155,14 @@ def test_every_command_is_understood(name: str, tmp_path: Path) -> None:
     [
         "runn simclr",
         "run simclr --round 3",
-        "run simclr-fashion-minor",
+        "run orchestra/fashion-minor",
+        "run orchestra/fashion-mini --method biol",
         "run simclr --dataset fashion-minor",
         "run simclr --set training.learning_rat=0.1",
         "run simclr --set method.ema=0.9",
         "run orchestra --set model.backbone=resnet17",
         "partition --scheme iid --set partition.num_client=3",
-        "tune orchestra-fashion-mini --grid training.rate=0.1,0.2",
+        "tune orchestra/fashion-mini --grid training.rate=0.1,0.2",
         "study orchestra-margins",
         "study orchestra-margin --scale large",
         "study orchestra-margin --only SimKLR",
@@ -179,7 +182,8 @@ def test_every_option_and_recipe_in_the_text_exists(name: str) -> None:
     tree = resolve({"method": {"name": "simclr"}}).as_tree()
     known = {table: set(options) for table, options in tree.items() if isinstance(options, dict)}
     known["method"] = {"name"}.union(*(methods[method].Config.model_fields for method in methods))
-    recipe = re.compile(rf"({'|'.join(methods)}|simclr-uv|kmeans)-[a-z0-9-]*(paper|mini|mnist|cifar10|noniid|silo)")
+    papers = {name.partition("/")[0] for name in list_recipes() if "/" in name}
+    recipe = re.compile(rf"({'|'.join(papers)})/[a-z0-9-]+|({'|'.join(methods)})-[a-z0-9-]*(paper|mini|mnist|cifar10|silo)")
     for code in _inline(name):
         option = re.match(r"([a-z]+)\.([a-z_]+)($| *=)", code)
         if option and option[1] in known and option[2] not in ("html", "json", "jsonl", "toml", "md", "py"):
@@ -199,7 +203,7 @@ def test_every_toml_block_is_read(name: str, tmp_path: Path) -> None:
                 for cell in make_cells(read_study(path, scale), tmp_path):
                     cell.config()
         elif "project" not in tree:
-            check_privacy(resolve(merge({"method": {"name": "simclr"}}, tree)))
+            check_privacy(resolve(build_tree(merge({"method": {"name": "simclr"}}, tree))))
 
 
 def test_every_method_has_a_page() -> None:
@@ -295,7 +299,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_python_of_the_tuning_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(unisono.config, "build_tree", lambda reference: build_tree(reference, {"clients": 3}, QUICK))
+    monkeypatch.setattr(unisono.recipes, "build_tree", lambda reference: build_tree(reference, {"clients": 3}, QUICK))
     (code,) = _blocks("docs/tuning.md", "python")
     names: dict[str, Any] = {}
     exec(code, names)

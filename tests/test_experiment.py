@@ -162,8 +162,9 @@ def test_options_of_the_federation_run(tmp_path: Path, settings: list[str], fini
 
 
 def test_labels_reach_only_methods_that_need_them(tmp_path: Path) -> None:
-    from unisono.config import build_tree, resolve
+    from unisono.config import resolve
     from unisono.experiment import Experiment
+    from unisono.recipes import build_tree
 
     for method, visible in (("simclr", False), ("supervised", True)):
         tree = build_tree(method, {"dataset": "digits"}, ["data.limit=120"])

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unisono.config import build_tree, read_recipe, resolve
+from unisono.config import resolve
 from unisono.core.errors import UserError
 from unisono.loaded import load
+from unisono.recipes import build_tree
 from unisono.tune import Trial, Tuning, default_grid, parse_grid, tune
 from unisono.tune_plot import draw_tuning
 
@@ -32,9 +33,9 @@ def small(*more: str) -> dict[str, Any]:
 
 def test_default_grids_are_those_of_the_paper() -> None:
     rates = (0.03, 0.01, 0.003, 0.001)
-    assert default_grid(resolve(read_recipe("simclr"))) == {"training.learning_rate": rates}
+    assert default_grid(resolve(build_tree("simclr"))) == {"training.learning_rate": rates}
     for method in ("orchestra", "byol"):
-        grid = default_grid(resolve(read_recipe(method)))
+        grid = default_grid(resolve(build_tree(method)))
         assert grid == {"training.learning_rate": rates, "method.ema": (0.9, 0.99, 0.996)}
     adam = default_grid(resolve({"method": {"name": "simclr"}, "training": {"optimizer": "adam"}}))
     assert max(adam["training.learning_rate"]) == 0.003
@@ -63,7 +64,7 @@ def test_the_best_score_wins_and_the_same_call_runs_nothing_again(tmp_path: Path
         assert trial.knn == last["probe.knn"]
         assert load(trial.path).round == 1
     assert found.best is not None
-    best = resolve(read_recipe(tmp_path / "a" / "best.toml"))
+    best = resolve(build_tree(tmp_path / "a" / "best.toml"))
     assert best.training.learning_rate == found.best.values["training.learning_rate"]
     assert best.federation.rounds == 4, "the recipe's own length, not that of the trials"
     assert (tmp_path / "a" / "tuning.png").stat().st_size > 1000

@@ -1,17 +1,15 @@
-"""The whole config of a run: every table, with the method's own wishes as defaults."""
+"""The whole config of a run: every table, with the defaults that the method sets in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from unisono.core.config import Section, Tree, closest, make_section, merge, parse_overrides, read_toml
+from unisono.core.config import Section, Tree, check_options, closest, make_section, merge
 from unisono.core.errors import UserError
 from unisono.core.method import Method, methods
 from unisono.data.datasets import DataConfig
@@ -36,17 +34,6 @@ from unisono.runs.trackers import TrackConfig
 FORMAT = 1
 """Version of the recipe format that this program writes; it reads this one and older ones."""
 
-SHORTCUTS = {
-    "dataset": "data.dataset",
-    "clients": "partition.num_clients",
-    "alpha": "partition.alpha",
-    "rounds": "federation.rounds",
-    "workers": "engine.workers",
-    "seed": "run.seed",
-    "name": "run.name",
-}
-"""Flags of the command line and keyword arguments of ``unisono.run``, and the option each one sets."""
-
 
 class RecipeConfig(Section):
     """What a recipe says about itself: the table ``[recipe]``."""
@@ -66,7 +53,7 @@ class RunConfig(Section):
     keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints are kept")
 
 
-_TABLES: dict[str, type[Section]] = {
+TABLES: dict[str, type[Section]] = {
     "recipe": RecipeConfig,
     "run": RunConfig,
     "data": DataConfig,
@@ -157,18 +144,18 @@ class Config:
     def as_tree(self) -> Tree:
         """Every option with its value, as ``resolve`` takes it."""
         tree: Tree = {"format": FORMAT, "method": {"name": self.method_name, **self.method.model_dump(mode="json")}}
-        for name in _TABLES:
+        for name in TABLES:
             tree[name] = getattr(self, name).model_dump(mode="json")
         return tree
 
 
 def resolve(tree: Mapping[str, Any]) -> Config:
-    """The validated config, or a UserError that names the field, the value and the remedy.
+    """Return the validated config, or raise a UserError that names the field, the value and the remedy.
 
-    Defaults of the tables stand below the method's wishes, and these below what ``tree`` says.
+    Option defaults stand below ``Method.defaults``, and these below what ``tree`` says.
     """
-    _check_format(tree)
-    known = [*_TABLES, "method", "format"]
+    check_format(tree)
+    known = [*TABLES, "method", "format"]
     for name, value in tree.items():
         if name not in known:
             raise UserError(f"{name} is not a known table.{closest(name, known)} Known: {', '.join(sorted(known))}.")
@@ -177,73 +164,43 @@ def resolve(tree: Mapping[str, Any]) -> Config:
     method_name = tree.get("method", {}).get("name")
     if not isinstance(method_name, str):
         raise UserError('method.name is required: it says what is learnt, for example name = "simclr".')
-    method_name = _absolute(method_name)
+    method_name = absolute_name(method_name)
     method_class = methods[method_name]
+    _check_defaults(method_class)
     tree = merge(method_class.defaults, tree)
     own = {key: value for key, value in tree["method"].items() if key != "name"}
-    sections = {name: make_section(kind, tree.get(name, {}), name) for name, kind in _TABLES.items()}
+    sections = {name: make_section(kind, tree.get(name, {}), name) for name, kind in TABLES.items()}
     return Config(method_name, make_section(method_class.Config, own, "method"), **sections)  # type: ignore[arg-type]
 
 
-def read_recipe(reference: str | Path | Mapping[str, Any]) -> Tree:
-    """The tree behind a file, the name of a recipe that comes with the package, or the name of a method."""
-    if isinstance(reference, Mapping):
-        return dict(reference)
-    name = str(reference)
-    if name.endswith(".toml"):
-        return read_toml(Path(name))
-    recipes = list_recipes()
-    if name in recipes:
-        return read_toml(recipes[name])
-    if name in methods or ":" in name or name.endswith(".py"):
-        return {"method": {"name": name}}
-    near = closest(name, [*recipes, *methods])
-    raise UserError(
-        f"There is no recipe or method {name!r}.{near} Methods: {', '.join(methods)}. "
-        "Recipes: see 'unisono list recipes', or give the path of a .toml file."
-    )
-
-
-def build_tree(
-    reference: str | Path | Mapping[str, Any], shortcuts: Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
-) -> Tree:
-    """A recipe with flags and ``--set`` assignments on top.
-
-    Args:
-        reference: as ``read_recipe`` takes it.
-        shortcuts: values by the names in ``SHORTCUTS``; None means not given.
-        overrides: ``section.key=value`` assignments; they win.
-    """
-    tree = read_recipe(reference)
-    for name, value in (shortcuts or {}).items():
-        if name not in SHORTCUTS:
-            raise UserError(
-                f"There is no option {name!r}.{closest(name, SHORTCUTS)} Known: {', '.join(SHORTCUTS)}, or set=[...]."
-            )
-        if value is not None:
-            section, key = SHORTCUTS[name].split(".")
-            tree = merge(tree, {section: {key: value}})
-    return merge(tree, parse_overrides(overrides))
-
-
-@cache
-def list_recipes() -> dict[str, Path]:
-    """Recipes that come with the package, by name."""
-    root = Path(str(resources.files("unisono"))) / "recipes"
-    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.toml"))}
-
-
-def _absolute(method_name: str) -> str:
-    """A method's file by its full path, so that the run can be read back from anywhere."""
+def absolute_name(method_name: str) -> str:
+    """Return the name of a method, that of a file by its full path, so that the run can be read back from anywhere."""
     file, colon, attribute = method_name.partition(".py")
     return f"{Path(file + '.py').resolve()}{attribute}" if colon and attribute[:1] in ("", ":") else method_name
 
 
-def _check_format(tree: Mapping[str, Any]) -> None:
+def check_format(tree: Mapping[str, Any], source: str = "This recipe") -> None:
+    """Raise a UserError if a tree has a format that this program cannot read.
+
+    Args:
+        tree: the content of a recipe.
+        source: what it is called.
+    """
     version = tree.get("format", FORMAT)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise UserError(f"format must be a whole number from 1, got {version!r}.")
     if version > FORMAT:
         raise UserError(
-            f"This recipe has format {version}, and this unisono reads formats up to {FORMAT}: install a newer unisono."
+            f"{source} has format {version}, and this unisono reads formats up to {FORMAT}: install a newer unisono."
         )
+
+
+def _check_defaults(method_class: type[Method]) -> None:
+    """Raise a UserError if a method's defaults name a table or an option that there is not."""
+    where = f"{method_class.__name__}.defaults"
+    for table, values in method_class.defaults.items():
+        if table not in TABLES:
+            raise UserError(
+                f"{where}: {table} is not a known table.{closest(table, TABLES)} Known: {', '.join(sorted(TABLES))}."
+            )
+        check_options(TABLES[table], values, f"{where}: {table}")

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from unisono.backends import OpenBackend, backend_of, standard_callbacks
-from unisono.config import Config, build_tree, resolve
+from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.experiment import Experiment, run_path
 from unisono.federation.client_store import ClientStore
 from unisono.federation.rounds import Federation, Observer, RoundRecord, State
 from unisono.loaded import LoadedRun
+from unisono.recipes import build_tree
 from unisono.report.environment import environment
 from unisono.report.files import ReportFiles
 from unisono.report.run_page import Projection, write_page
@@ -34,7 +35,7 @@ def run(
         reference: path of a TOML file, name of a recipe or of a method, or a dictionary of tables.
         observers: callbacks, such as a progress display.
         set: assignments ``section.key=value``.
-        **flags: ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``.
+        **flags: ``method``, ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``, ``engine``.
     """
     config = resolve(build_tree(reference, flags, set))
     return start(Experiment.prepare(config), run_path(config), observers=observers)

@@ -116,7 +116,7 @@ def tune(
     """Runs the trials that are missing, and returns all of them.
 
     Args:
-        tree: the recipe, as ``unisono.config.build_tree`` makes it.
+        tree: the recipe, as ``unisono.recipes.build_tree`` makes it.
         directory: of the search; an earlier one with the same arguments is continued.
         grid: values by option; that of ``default_grid`` where None.
         sampler: every point of the grid, or Optuna's TPE over it.

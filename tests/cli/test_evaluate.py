@@ -27,7 +27,7 @@ def test_chosen_probes(unisono: Command, demo: Path) -> None:
 
 def test_another_encoder_and_other_probes_of_the_same_run(unisono: Command, tmp_path: Path) -> None:
     small = ("--set", "data.limit=120", "--set", "data.test_limit=40", "--set", "cohort.size=2", "--set", "federation.rounds=1")
-    unisono("run", "orchestra-fashion-mini", *small, "--set", "model.width=0.25", "--name", "two", "--workers", "0", "--quiet")
+    unisono("run", "orchestra/fashion-mini", *small, "--set", "model.width=0.25", "--name", "two", "--workers", "0", "--quiet")
     found = [
         json.loads(unisono("evaluate", "runs/two", "--probe", "linear", "--set", f"method.evaluate={which}", "--json").out)
         for which in ("target", "online")

@@ -42,7 +42,7 @@ def test_parts_are_counted(unisono: Command) -> None:
 
 
 def test_recipe_gives_the_devices(unisono: Command) -> None:
-    assert "15 links" in unisono("graph", "cfcl-fashion-mini").out
+    assert "15 links" in unisono("graph", "cfcl/fashion-mini").out
 
 
 def test_picture(unisono: Command, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.cli.conftest import Command
         ("datasets", {"digits", "fashion-mini", "folder"}),
         ("backbones", {"resnet18", "cfcl-cnn"}),
         ("partitioners", {"iid", "dirichlet"}),
-        ("recipes", {"digits-smoke", "simclr-fashion-mini"}),
+        ("recipes", {"digits-smoke", "orchestra/fashion-mini"}),
         ("studies", {"orchestra-figure-5"}),
     ],
 )

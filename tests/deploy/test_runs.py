@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from unisono.config import build_tree, resolve
+from unisono.config import resolve
 from unisono.deploy.creation import create_federation
 from unisono.deploy.layout import ServerDirectory
 from unisono.deploy.runs import follow
+from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
 

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unisono.config import list_recipes, read_recipe, resolve
+from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
-from unisono.core.method import RunInfo
 from unisono.federation.whitelist import check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cfcl import CFCL
 from unisono.methods.local_training import Batch
+from unisono.recipes import build_tree, list_recipes
 from unisono.testing.tiny import tiny_config, tiny_method
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -88,13 +88,13 @@ def test_networks_follow_the_loss() -> None:
     assert make().shared_networks == ("encoder",)
 
 
-@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("cfcl")])
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("cfcl/")])
 def test_recipes_are_allowed_and_fit_the_images(name: str) -> None:
-    config = resolve(read_recipe(name))
+    config = resolve(build_tree(name))
     info = RunInfo((1, 28, 28), (0.5,), (0.25,), 10, 10, config.federation.rounds, config.method_sections)
     method = config.method_class(config.method, info)
     assert isinstance(method, CFCL)
     check_consent(method.shares, config.consent)
     server = method.init_server(Context(0))
     assert sum(tensor.numel() for tensor in server.groups["encoder"].values()) == 45_666
-    assert config.federation.rounds * (config.training.local_steps or 0) == (2500 if name.endswith("-paper") else 500)
+    assert config.federation.rounds * (config.training.local_steps or 0) == (2500 if name == "cfcl/fashion-mnist" else 400)

@@ -13,7 +13,7 @@ format = 1
 title = "Two methods"
 claim = "They learn."
 source = "Nobody 2000, Table 1"
-base = "digits-smoke"
+recipe = "digits-smoke"
 set = [
   "engine.workers=0", "data.limit=120", "data.test_limit=40", "federation.rounds=2", "evaluation.probe_every=1",
   "evaluation.probes=['knn']", "cohort.size=2", "model.backbone=cfcl-cnn",
@@ -21,7 +21,7 @@ set = [
 seeds = [0, 1]
 metrics = ["knn", "rounds to knn 0.01", "rounds to knn 2"]
 untrained = true
-shape = "line"
+plot = "line"
 axis_label = "alpha"
 log_axis = true
 
@@ -43,7 +43,7 @@ name = "alpha 10"
 value = 10
 set = ["partition.alpha=10.0"]
 
-[[cell]]
+[[override]]
 variants = ["Orchestra"]
 settings = ["alpha 10"]
 set = ["training.learning_rate=0.02"]

@@ -70,7 +70,7 @@ def test_it_says_what_it_is(name: str, scale: str) -> None:
     assert config.source
     assert config.title
     if scale == "small":
-        assert len(config.seeds) >= 3 or config.shape == "scatter" or config.metrics == ("seconds",)
+        assert len(config.seeds) >= 3 or config.plot == "scatter" or config.metrics == ("seconds",)
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)

@@ -60,7 +60,7 @@ def test_another_variants_run(tmp_path: Path) -> None:
 def test_a_recipe_beside_the_study(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('[method]\nname = "byol"\n')
     path = tmp_path / "study.toml"
-    path.write_text('[study]\ntitle = "T"\nbase = "own.toml"\n')
+    path.write_text('[study]\ntitle = "T"\nrecipe = "own.toml"\n')
     (cell, *_) = make_cells(read_study(path), Path("runs"))
     assert cell.config().method_name == "byol"
 

@@ -15,7 +15,7 @@ from unisono.studies.writing import write_pictures
 
 
 def test_a_panel_for_every_cell_and_a_point_for_every_test_sample(tmp_path: Path) -> None:
-    text = SMALL.replace('shape = "line"', 'shape = "maps"').replace("federation.rounds=2", "federation.rounds=1")
+    text = SMALL.replace('plot = "line"', 'plot = "embeddings"').replace("federation.rounds=2", "federation.rounds=1")
     (tmp_path / "maps.toml").write_text(text)
     study = read_study(tmp_path / "maps.toml")
     cells = [cell for cell in make_cells(study, tmp_path / "runs", seeds=[0]) if cell.setting == "alpha 10"]

@@ -142,9 +142,9 @@ def test_correlations_in_words(results: Results) -> None:
     assert "over all runs 1.00" in correlations(results, "linear", "linear")
 
 
-@pytest.mark.parametrize("shape", ["bars", "line", "curves", "scatter"])
-def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
-    results = make(tmp_path, STUDY.replace('shape = "line"', f'shape = "{shape}"'))
+@pytest.mark.parametrize("plot", ["bars", "line", "curves", "scatter"])
+def test_figures_and_pages_of_every_plot(tmp_path: Path, plot: str) -> None:
+    results = make(tmp_path, STUDY.replace('plot = "line"', f'plot = "{plot}"'))
     files = draw_study(results)
     assert files["png"].startswith(b"\x89PNG")
     assert b"SimCLR" in files["svg"] or b"<svg" in files["svg"]
@@ -152,7 +152,7 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
     titles = [section["title"] for section in document["sections"]]
     assert {"What it asks", "Results", "Over the course of runs", "Runs", "Repeat it"} <= set(titles)
-    assert ("Figure" in titles) == (shape != "curves") == bool(document["assets"]), "curves are drawn on the page itself"
+    assert ("Figure" in titles) == (plot != "curves") == bool(document["assets"]), "curves are drawn on the page itself"
     (runs,) = next(section["blocks"] for section in document["sections"] if section["id"] == "runs")
     assert runs["heads"][4:] == ["linear [%]", "rounds to linear 0.65", "loss", "time [s]"]
     assert max(row[4] or 0 for row in runs["rows"]) == 80
@@ -160,9 +160,9 @@ def test_figures_and_pages_of_every_shape(tmp_path: Path, shape: str) -> None:
     assert any("it broke" in block.get("text", "") for block in document["sections"][0]["blocks"])
 
 
-@pytest.mark.parametrize(("shape", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
-def test_the_figure_is_inside_the_page(tmp_path: Path, shape: str, size: tuple[int, int]) -> None:
-    text = re.sub("(?m)^value = .*$", "", STUDY).replace('shape = "line"', f'shape = "{shape}"')
+@pytest.mark.parametrize(("plot", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
+def test_the_figure_is_inside_the_page(tmp_path: Path, plot: str, size: tuple[int, int]) -> None:
+    text = re.sub("(?m)^value = .*$", "", STUDY).replace('plot = "line"', f'plot = "{plot}"')
     write_pictures(make(tmp_path, text), tmp_path)
     page = (tmp_path / "report.html").read_text()
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0])

@@ -104,7 +104,7 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkey
         ("", "", False),
         ('"rounds to knn 2"', '"seconds to knn 2"', True),
         ('"rounds to knn 2"', '"seconds"', True),
-        ('shape = "line"\n', 'shape = "curves"\naxis = "delay"\n', True),
+        ('plot = "line"\n', 'plot = "curves"\naxis = "delay"\n', True),
     ],
 )
 def test_time_is_measured_and_not_copied(tmp_path: Path, old: str, new: str, timed: bool) -> None:

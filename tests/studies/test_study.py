@@ -11,14 +11,14 @@ from unisono.studies.study import UNTRAINED, list_studies, read_study, scales_of
 TWO_SCALES = """
 [study]
 title = "T"
-base = "digits-smoke"
+recipe = "digits-smoke"
 set = ["training.learning_rate=0.1"]
 [scale.small]
 seeds = [7]
 set = ["federation.rounds=1"]
 cost = "a minute"
 [scale.paper]
-base = "orchestra-cifar10-paper"
+recipe = "orchestra/cifar10"
 [[variant]]
 name = "a"
 [[variant]]
@@ -54,7 +54,7 @@ def test_a_scale_replaces_fields_and_adds_assignments(tmp_path: Path) -> None:
     assert (small.directory, paper.directory) == ("study-small", "study-paper")
     assert small.config.seeds == (7,)
     assert small.config.set == ("training.learning_rate=0.1", "federation.rounds=1")
-    assert paper.config.base == "orchestra-cifar10-paper"
+    assert paper.config.recipe == "orchestra/cifar10"
     assert [variant.name for variant in small.variants] == ["a"]
     assert [variant.name for variant in paper.variants] == ["a", "b"]
     assert paper.has_paper_numbers("linear")
@@ -68,7 +68,7 @@ def test_a_scale_replaces_fields_and_adds_assignments(tmp_path: Path) -> None:
         ("[study]", "[stduy]", "stduy is not a known table. Did you mean 'study'?"),
         ('title = "Two methods"', "", "study.title is required."),
         ("untrained = true", "untraind = true", "study.untraind is not a known option. Did you mean 'untrained'?"),
-        ('shape = "line"', 'shape = "pie"', "study.shape must be 'bars', 'line', 'curves', 'scatter' or 'maps', got 'pie'."),
+        ('plot = "line"', 'plot = "pie"', "study.plot must be 'bars', 'line', 'curves', 'scatter' or 'embeddings', got 'pie'."),
         ('name = "Orchestra"', 'name = "SIMCLR"', "'SIMCLR' and 'SimCLR' would share a directory"),
         ('variants = ["Orchestra"]', 'variants = ["Orchester"]', "'Orchester', which the study does not have. Did you mean"),
         ('"SimCLR" = { "alpha 0.1" = 64.3', '"SimCLR" = { "alpha 1" = 64.3', "names the setting 'alpha 1'"),

@@ -10,8 +10,8 @@ from unisono.cli import options
 from unisono.cli.problems import stopping
 from unisono.cli.tables import decimal, make_console, make_table
 
-LEARNING_RATES = {"simclr": 0.001, "orchestra": 0.01}
-"""What served each method best on these data among 0.001, 0.003, 0.01 and 0.03, as in the study orchestra-margin."""
+METHODS = ("simclr", "orchestra")
+"""What is compared; the recipe ``demo`` has their numbers."""
 
 
 def demo(
@@ -28,22 +28,18 @@ def demo(
     import time
 
     from unisono.cli.progress import Progress, headline
-    from unisono.config import build_tree, resolve
+    from unisono.config import resolve
     from unisono.experiment import Experiment, run_path
+    from unisono.recipes import build_tree
     from unisono.running import start
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
     console = make_console()
     rows: dict[str, dict[str, float]] = {}
     paths = {}
-    for method, learning_rate in LEARNING_RATES.items():
-        own = [
-            f"method.name={method}",
-            f"training.learning_rate={learning_rate}",
-            f"run.directory={directory}",
-            f"run.name=demo-{stamp}-{method}",
-        ]
-        config = resolve(build_tree("demo", {}, [*own, *(settings or ())]))
+    for method in METHODS:
+        own = [f"run.directory={directory}", f"run.name=demo-{stamp}-{method}"]
+        config = resolve(build_tree("demo", {"method": method}, [*own, *(settings or ())]))
         console.print(headline(config))
         experiment = Experiment.prepare(config)
         if not rows:

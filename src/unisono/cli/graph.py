@@ -33,11 +33,12 @@ def graph(
 
     Example: unisono graph --clients 10 --picture graph.png
     """
-    from unisono.config import build_tree, resolve
+    from unisono.config import resolve
     from unisono.core.config import merge
     from unisono.data.datasets import load_dataset
     from unisono.data.graph import make_graph
     from unisono.data.partition import make_partition
+    from unisono.recipes import build_tree
 
     tree = build_tree(reference or "cfcl", {"clients": clients, "seed": seed}, settings or ())
     given = {"topology": topology, "mean_degree": mean_degree}

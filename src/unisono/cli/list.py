@@ -34,19 +34,33 @@ def list_names(
 
     Example: unisono list methods
     """
-    files = {Kind.recipes: _recipes, Kind.studies: _studies}
-    summaries = files[kind]() if kind in files else _registered(kind)
+    if kind is Kind.recipes:
+        _list_recipes(json)
+        return
+    summaries = _studies() if kind is Kind.studies else _registered(kind)
     if json:
         print(json_format.dumps(summaries))
     else:
         make_console().print(make_table(["name", "summary"], summaries.items()))
 
 
-def _recipes() -> dict[str, str]:
-    from unisono.config import list_recipes
-    from unisono.core.config import read_toml
+def _list_recipes(json: bool) -> None:
+    """Print name, scale, methods with numbers of their own and title of every recipe."""
+    from unisono.recipes import list_recipes, load_recipe
 
-    return {name: str(read_toml(path).get("recipe", {}).get("title", "")) for name, path in list_recipes().items()}
+    found = {}
+    for name in list_recipes():
+        recipe = load_recipe(name)
+        found[name] = {"scale": recipe.about["scale"], "methods": recipe.own_methods, "title": recipe.about["title"]}
+    if json:
+        print(json_format.dumps(found))
+        return
+    rows = [[name, row["scale"], f"{row['title']}\nmethods: {', '.join(row['methods'])}"] for name, row in found.items()]
+    console = make_console()
+    console.print(make_table(["name", "scale", "title, and methods with numbers of their own"], rows, whole=["name", "scale"]))
+    console.print(
+        "\nThe first method is the default; --method runs another, with the common numbers where it has none of its own."
+    )
 
 
 def _studies() -> dict[str, str]:

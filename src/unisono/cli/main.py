@@ -16,6 +16,7 @@ from unisono.cli.bench import bench
 from unisono.cli.check import check
 from unisono.cli.cluster import cluster
 from unisono.cli.compare import compare
+from unisono.cli.config import config
 from unisono.cli.demo import demo
 from unisono.cli.deploy import app as deploy
 from unisono.cli.embed import embed
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("run", no_args_is_help=True)(run)
+app.command("config", no_args_is_help=True)(config)
 app.command("resume", no_args_is_help=True)(resume)
 app.command("show", no_args_is_help=True)(show)
 app.command("report", no_args_is_help=True)(report)

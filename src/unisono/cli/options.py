@@ -13,6 +13,7 @@ import typer
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
 Recipe = Annotated[str, typer.Argument(metavar="RECIPE|METHOD", hidden=True)]
+Method = Annotated[str | None, typer.Option(help="Run this method instead of the recipe's default (method.name).")]
 Dataset = Annotated[str | None, typer.Option(help="A name from 'unisono list datasets' (data.dataset).")]
 NumClients = Annotated[int | None, typer.Option(help="Size of the federation (partition.num_clients).")]
 Alpha = Annotated[float | None, typer.Option(help="Small: clients see few classes (partition.alpha).")]

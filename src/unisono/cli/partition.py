@@ -43,11 +43,12 @@ def partition(
 
     Example: unisono partition --dataset digits --clients 8 --picture split.png
     """
-    from unisono.config import build_tree, resolve
+    from unisono.config import resolve
     from unisono.core.config import merge
     from unisono.data.datasets import load_dataset
     from unisono.data.partition import make_partition
     from unisono.data.shift import bin_counts, check_shift
+    from unisono.recipes import build_tree
 
     flags = {"dataset": dataset, "clients": clients, "alpha": alpha, "seed": seed}
     # A config names a method; without a recipe any will do, as none runs.

@@ -13,6 +13,7 @@ from unisono.cli.tables import make_console
 
 def run(
     reference: options.Recipe,
+    method: options.Method = None,
     dataset: options.Dataset = None,
     clients: options.NumClients = None,
     alpha: options.Alpha = None,
@@ -27,18 +28,21 @@ def run(
 ) -> None:
     """Run a recipe or a method.
 
-    RECIPE|METHOD is a .toml file, or a name that 'unisono list recipes' or 'unisono list methods' shows.
+    RECIPE|METHOD is a .toml file, a .py file with a method, or a name that 'unisono list recipes' or 'unisono list methods'
+    shows. A recipe has numbers for several methods; 'unisono config' shows which numbers a run would have.
 
     Example: unisono run digits-smoke --name demo
     """
     from unisono.cli.progress import Progress, headline
     from unisono.cli.summary import summarise
-    from unisono.config import build_tree, resolve
-    from unisono.core.config import merge
+    from unisono.config import resolve
+    from unisono.core.config import parse_overrides
     from unisono.experiment import Experiment, run_path
+    from unisono.recipes import Layer, assemble, flag_layers
     from unisono.running import start
 
     flags = {
+        "method": method,
         "dataset": dataset,
         "clients": clients,
         "alpha": alpha,
@@ -46,15 +50,16 @@ def run(
         "workers": workers,
         "seed": seed,
         "name": name,
+        "engine": engine,
     }
-    tree = build_tree(reference, flags, settings or ())
-    config = resolve(tree if engine is None else merge(tree, {"engine": {"kind": engine}}))
+    layered = assemble(reference, [*flag_layers(flags), Layer("--set", parse_overrides(settings or ()))])
+    config = resolve(layered.tree)
     path = run_path(config)
     console = make_console()
     console.quiet = quiet or json
     console.print(headline(config))
     experiment = Experiment.prepare(config)
-    for note in experiment.notes:
+    for note in (*layered.notes, *experiment.notes):
         console.print(f"note: {note}", soft_wrap=True)
     with stopping(path), Progress(config, console) as progress:
         finished = start(experiment, path, observers=[progress])

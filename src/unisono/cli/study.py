@@ -43,6 +43,7 @@ def study(
     ] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Copy no run from another study.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    config: Annotated[bool, typer.Option("--config", help="With --dry-run: show the options of every run.")] = False,
     json: options.Json = False,
 ) -> None:
     """Run a grid of variants, settings and seeds.
@@ -63,6 +64,10 @@ def study(
     from unisono.studies.runner import check_same
     from unisono.studies.study import read_study
 
+    if config and not dry_run:
+        raise UserError("--config shows what would run: give --dry-run too.")
+    if config and json:
+        raise UserError("--config prints TOML and --json prints JSON: give one of the two.")
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
     chosen = read_study(reference, scale)
@@ -72,6 +77,9 @@ def study(
     cells = select(everything, chosen, only or ())
     for cell in cells:
         cell.config()
+    if config:
+        _print_configs(cells)
+        return
     check_same(everything)
     console = make_console()
     console.quiet = json
@@ -166,6 +174,15 @@ def _take_over(console: Console, twins: dict[Cell, Path]) -> None:
 def _origin(twin: Path) -> str:
     """The study that a run belongs to, or a run of its own."""
     return str(twin.parent if (twin.parent / "results.json").is_file() else twin)
+
+
+def _print_configs(cells: list[Cell]) -> None:
+    """Print the options of the first seed of every cell, each with its source."""
+    from unisono.cli.config import render
+
+    first = {(cell.variant, cell.setting): cell for cell in reversed(cells)}
+    for cell in (cell for cell in cells if first[cell.variant, cell.setting] is cell):
+        print(f"# {cell.title}\n{render(cell.layered())}")
 
 
 def _show_cells(console: Console, cells: list[Cell], twins: dict[Cell, Path]) -> None:

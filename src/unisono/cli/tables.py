@@ -22,7 +22,12 @@ def make_console() -> Console:
 
 
 def make_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), heads: bool = True
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    heads: bool = True,
+    whole: Iterable[str] = (),
 ) -> Table:
     """A table without frame.
 
@@ -31,15 +36,16 @@ def make_table(
         rows: cells.
         right: the columns of numbers.
         heads: whether the heads are shown.
+        whole: the columns whose lines are never broken.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
-    numbers = set(right)
+    numbers, unbroken = set(right), set(whole)
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=column in unbroken)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def tune(
     reference: options.Recipe,
+    method: options.Method = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=A,B,C", help="Values of an option; repeatable. Default: the paper's grid."),
@@ -49,15 +50,15 @@ def tune(
     Example: unisono tune digits-smoke --rounds 1 --trials 2
     """
     from unisono.cli.progress import Progress
-    from unisono.config import build_tree
     from unisono.core.errors import UserError
+    from unisono.recipes import build_tree
     from unisono.tune import parse_grid
     from unisono.tune import tune as search
     from unisono.tune_plot import describe
 
     if sampler not in ("grid", "tpe"):
         raise UserError(f"--sampler must be grid or tpe, got {sampler!r}.")
-    flags = {"dataset": dataset, "clients": clients, "alpha": alpha, "workers": workers, "seed": seed}
+    flags = {"method": method, "dataset": dataset, "clients": clients, "alpha": alpha, "workers": workers, "seed": seed}
     tree = build_tree(reference, flags, settings or ())
     console = make_console()
     console.quiet = json
@@ -72,7 +73,7 @@ def tune(
     def conclude(trial: Trial) -> None:
         console.print(trial.problem if trial.score is None else f"score {trial.score:.4f}\n", soft_wrap=True)
 
-    path = directory / (name or Path(reference).stem)
+    path = directory / (name or _name(reference, method))
     try:
         found = search(
             tree,
@@ -91,6 +92,13 @@ def tune(
         print((path / "trials.json").read_text(encoding="utf-8"), end="")
         return
     _show(found)
+
+
+def _name(reference: str, method: str | None) -> str:
+    """The name of a search's directory: the recipe, and the method where one is chosen."""
+    file = Path(reference)
+    recipe = file.stem if file.suffix in (".toml", ".py") else reference.replace("/", "-")
+    return recipe if method is None else f"{recipe}-{Path(method).stem}"
 
 
 def _show(found: Tuning) -> None:

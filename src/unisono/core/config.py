@@ -54,6 +54,26 @@ def make_section(kind: type[S], values: Mapping[str, Any], path: str) -> S:
         raise UserError(f"{path} holds a value that is neither a number, a string, a boolean nor a list: {error}.") from error
 
 
+def check_options(kind: type[Section], values: Any, path: str) -> None:
+    """Raise a UserError for an unknown or impossible option in a part of a table; what else the table needs is not asked.
+
+    Args:
+        kind: the section's class.
+        values: some of its options.
+        path: where they stand.
+    """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path} must be a table, got {values!r}.")
+    try:
+        kind.model_validate_json(json.dumps(dict(values)))
+    except ValidationError as error:
+        problems = [problem for problem in error.errors() if problem["loc"] and problem["loc"][0] in values]
+        if problems:
+            raise UserError(" ".join(_sentence(kind, path, problem) for problem in problems)) from error
+    except TypeError as error:
+        raise UserError(f"{path} holds a value that is neither a number, a string, a boolean nor a list: {error}.") from error
+
+
 def read_toml(path: Path) -> Tree:
     """The file's content, or a UserError that says what is wrong with it."""
     try:

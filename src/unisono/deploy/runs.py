@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unisono.config import build_tree, resolve
+from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy.layout import ServerDirectory, write_keys
 from unisono.deploy.supervisor import supervisor_pid
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
+from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
 TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}}

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from unisono.backends import simulated
-from unisono.config import build_tree, resolve
+from unisono.config import resolve
 from unisono.deploy.layout import ServerConfig, ServerDirectory
 from unisono.deploy.processes import SERVER_VARIABLE
 from unisono.deploy.runs import prepare_run
 from unisono.deploy.server import Host, serve
 from unisono.engines.flower.server_app import is_simulation, make_server_app, settled_nodes
 from unisono.experiment import Experiment, run_path
+from unisono.recipes import build_tree
 from unisono.running import start
 
 

@@ -43,9 +43,9 @@ def draw_study(results: Results) -> dict[str, bytes]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    shape = results.study.config.shape
+    shape = results.study.config.plot
     figure = Figure(layout="constrained")
-    if shape == "maps":
+    if shape == "embeddings":
         from unisono.studies.maps import draw_maps  # needs the models
 
         draw_maps(figure, results)
@@ -104,7 +104,7 @@ def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: i
     any_paper = any(map(results.study.has_paper_numbers, results.study.config.metrics))
     columns = 2 if any_paper else 1
     width = PANEL_WIDTH
-    if results.study.config.shape == "bars":
+    if results.study.config.plot == "bars":
         width = max(width, GROUP_WIDTH * len(results.study.setting_names))
     figure.set_size_inches(width * columns, PANEL_HEIGHT * num_rows)
     panels = [(figure.add_subplot(num_rows, columns, row * columns + 1), False)]

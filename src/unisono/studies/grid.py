@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unisono.config import Config, read_recipe, resolve
-from unisono.core.config import closest, merge, parse_overrides
+from unisono.config import Config, resolve
+from unisono.core.config import closest, parse_overrides
 from unisono.core.errors import UserError
-from unisono.studies.study import UNTRAINED, CellConfig, PartConfig, SettingConfig, Study, VariantConfig, slug
+from unisono.recipes import Layer, LayeredConfig, assemble
+from unisono.studies.study import UNTRAINED, OverrideConfig, PartConfig, SettingConfig, Study, VariantConfig, slug
 
 NO_PAGE = "report.enabled=false"
 """A study draws its own page; one for every run would take longer than many of the runs."""
-WORD = re.compile(r"\{([^{} ]+)\}")
 OTHER_RUN = re.compile(r"\{run of ([^{}]+)\}")
 
 
@@ -28,8 +28,9 @@ class Cell:
         seed: of the run.
         path: the run directory.
         reference: the recipe or method that it begins with.
-        method: takes the place of the recipe's table ``[method]``; None leaves it.
-        assignments: what is set on top.
+        method: the method to run, None for the recipe's default.
+        assignments: what the study sets.
+        overrides: assignments of the user; they win.
         needs: runs of other cells that it starts from.
         untrained: whether nothing is trained.
     """
@@ -41,6 +42,7 @@ class Cell:
     reference: str
     method: str | None
     assignments: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
     needs: tuple[Path, ...] = ()
     untrained: bool = False
 
@@ -49,12 +51,17 @@ class Cell:
         """As it is called on the screen."""
         return ", ".join(filter(None, [self.variant, "" if self.setting == "all" else self.setting, f"seed {self.seed}"]))
 
+    def layered(self) -> LayeredConfig:
+        """Return the options of the run, each with its source."""
+        chosen = {} if self.method is None else {"method": {"name": self.method}}
+        own = {"seed": self.seed, "name": self.path.name, "directory": str(self.path.parent)}
+        layers = [Layer("study", chosen), Layer("study", parse_overrides(self.assignments))]
+        layers += [Layer("--set", parse_overrides(self.overrides)), Layer("study", {"run": own})]
+        return assemble(self.reference, layers)
+
     def config(self) -> Config:
-        """The resolved config; UserError if its parts do not fit."""
-        tree = read_recipe(self.reference)
-        if self.method is not None:
-            tree = {**tree, "method": {"name": self.method}}
-        return resolve(merge(tree, parse_overrides(self.assignments)))
+        """Return the resolved config; UserError if its parts do not fit."""
+        return resolve(self.layered().tree)
 
 
 def make_cells(
@@ -116,20 +123,15 @@ def _make(
     name: str,
 ) -> Cell:
     parts: list[PartConfig] = [setting, getattr(setting, study.config.scale), variant, getattr(variant, study.config.scale)]
-    reference = next((part.recipe for part in reversed(parts) if part.recipe is not None), study.config.base)
+    reference = next((part.recipe for part in reversed(parts) if part.recipe is not None), study.config.recipe)
     method = next((part.method for part in reversed(parts) if part.method is not None), None)
-    words = dict(study.config.words)
-    for part in parts:
-        words |= part.words
-    reference = _with_words(reference, words)
     path = cell_path(study, directory, name, setting.name, seed)
     assignments = [NO_PAGE, *study.config.set, *(text for part in parts for text in part.set)]
-    for exception in study.exceptions:
-        if _applies(exception, study, variant.name, setting.name):
-            assignments += exception.set
+    for override in study.overrides:
+        if _applies(override, study, variant.name, setting.name):
+            assignments += override.set
     needs = [cell_path(study, directory, run, setting.name, seed) for text in assignments for run in OTHER_RUN.findall(text)]
     assignments = [_filled(text, study, directory, setting.name, seed) for text in assignments]
-    own = [f"run.seed={seed}", f"run.name={_quoted(path.name)}", f"run.directory={_quoted(str(path.parent))}"]
     return Cell(
         name,
         setting.name,
@@ -137,21 +139,22 @@ def _make(
         path,
         _located(reference, study.root),
         method,
-        (*assignments, *overrides, *own),
+        tuple(assignments),
+        tuple(overrides),
         tuple(needs),
         untrained=name == UNTRAINED or not variant.train,
     )
 
 
 def _skipped(study: Study, variant: str, setting: str) -> bool:
-    return any(exception.skip and _applies(exception, study, variant, setting) for exception in study.exceptions)
+    return any(override.skip and _applies(override, study, variant, setting) for override in study.overrides)
 
 
-def _applies(exception: CellConfig, study: Study, variant: str, setting: str) -> bool:
+def _applies(override: OverrideConfig, study: Study, variant: str, setting: str) -> bool:
     return (
-        exception.scale in (None, study.config.scale)
-        and (not exception.variants or variant in exception.variants)
-        and (not exception.settings or setting in exception.settings)
+        override.scale in (None, study.config.scale)
+        and (not override.variants or variant in override.variants)
+        and (not override.settings or setting in override.settings)
     )
 
 
@@ -167,23 +170,7 @@ def _filled(text: str, study: Study, directory: Path, setting: str, seed: int) -
     return OTHER_RUN.sub(path_of, text)
 
 
-def _with_words(reference: str, words: dict[str, str]) -> str:
-    """The name of a recipe with its words filled in."""
-
-    def text_of(match: re.Match[str]) -> str:
-        if match.group(1) not in words:
-            raise UserError(f"The recipe {reference!r} has a word that the study does not explain: {match.group(1)!r}.")
-        return words[match.group(1)]
-
-    return WORD.sub(text_of, reference)
-
-
 def _located(reference: str, root: Path) -> str:
     """A recipe file beside the study's own file, if there is one of this name."""
     beside = root / reference
     return str(beside) if reference.endswith(".toml") and beside.is_file() else reference
-
-
-def _quoted(text: str) -> str:
-    """A TOML string, so that a directory called 1 stays one."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -66,7 +66,7 @@ def study_page(results: Results, command: str = "", figure: bytes = b"") -> str:
     )
     problems = [prose(f"{outcome.cell.title}: {outcome.reason}", tone="error") for outcome in failed]
     curves = _curves(results)
-    picture = _picture(figure) if figure and not (config.shape == "curves" and curves) else None
+    picture = _picture(figure) if figure and not (config.plot == "curves" and curves) else None
     sections = [
         section("about", "What it asks", [about, *problems]),
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),

@@ -1,7 +1,7 @@
 """A study: variants x settings x seeds, what is measured, and the numbers of the paper it follows.
 
 A study is a TOML file. ``[study]`` says what is claimed and what every run has in common, ``[[variant]]`` and ``[[setting]]``
-say in what runs differ, ``[[cell]]`` holds exceptions, ``[paper]`` the paper's own numbers. ``[scale.small]`` and
+say in what runs differ, ``[[override]]`` holds exceptions, ``[paper]`` the paper's own numbers. ``[scale.small]`` and
 ``[scale.paper]`` replace fields of ``[study]``, so that one file describes an experiment at two scales.
 """
 
@@ -36,8 +36,7 @@ class PartConfig(Section):
     """What a variant or a setting changes in a run."""
 
     recipe: str | None = Field(None, description="the recipe or method to begin with; unset: that of the study")
-    words: dict[str, str] = Field(default_factory=dict, description="what {word} stands for in names of recipes")
-    method: str | None = Field(None, description="a method that takes the place of the recipe's table [method]")
+    method: str | None = Field(None, description="the method to run, with the recipe's numbers for it; unset: its default")
     set: tuple[str, ...] = Field((), description="assignments section.key=value; {run of NAME} is another variant's run")
     skip: bool = Field(False, description="leave it out")
 
@@ -63,8 +62,8 @@ class SettingConfig(ChoiceConfig):
     value: float | None = Field(None, description="its place on the axis of a figure")
 
 
-class CellConfig(Section):
-    """An exception for some variants under some settings: ``[[cell]]``."""
+class OverrideConfig(Section):
+    """An exception for some variants under some settings: ``[[override]]``."""
 
     variants: tuple[str, ...] = Field((), description="names; none: all")
     settings: tuple[str, ...] = Field((), description="names; none: all")
@@ -81,14 +80,13 @@ class StudyConfig(Section):
     source: str = Field("", description="the paper's table or figure")
     scale: Scale = Field("small", description="paper: the paper's own setting; small: minutes on two cores")
     cost: str = Field("", description="time and machine")
-    base: str = Field(min_length=1, description="the recipe or method that every run begins with")
-    words: dict[str, str] = Field(default_factory=dict, description="what {word} stands for in names of recipes")
+    recipe: str = Field(min_length=1, description="the recipe or method that every run begins with")
     set: tuple[str, ...] = Field((), description="assignments section.key=value for every run")
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="one run of every cell for each")
     metrics: tuple[str, ...] = Field(("linear",), min_length=1, description="what the table shows")
     untrained: bool = Field(False, description="a row of encoders before the first round")
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
-    shape: Literal["bars", "line", "curves", "scatter", "maps"] = Field("bars", description="of the figure")
+    plot: Literal["bars", "line", "curves", "scatter", "embeddings"] = Field("bars", description="kind of the figure")
     axis: Axis = Field("rounds", description="curves: what they go over")
     axis_label: str = Field("", description="line: what the settings' values are")
     log_axis: bool = Field(False, description="line: logarithmic axis")
@@ -105,7 +103,7 @@ class Study:
         config: the table ``[study]``.
         variants: in the order of the file.
         settings: in the order of the file; one without a name where the file has none.
-        exceptions: the tables ``[[cell]]``.
+        overrides: the tables ``[[override]]``.
         paper: the paper's numbers.
         root: where recipes that the file names by a relative path are looked for.
     """
@@ -115,7 +113,7 @@ class Study:
     config: StudyConfig
     variants: tuple[VariantConfig, ...]
     settings: tuple[SettingConfig, ...]
-    exceptions: tuple[CellConfig, ...]
+    overrides: tuple[OverrideConfig, ...]
     paper: Paper
     root: Path
 
@@ -157,11 +155,12 @@ def read_study(reference: str | Path, scale: str | None = None) -> Study:
     scales = tree.get("scale", {})
     chosen = _choose(scales, scale, tree.get("study", {}).get("scale"), path)
     config = make_section(StudyConfig, _at_scale(tree.get("study", {}), scales, chosen), "study")
-    variants = _named(VariantConfig, tree.get("variant") or [{"name": config.base}], "variant", config.scale)
+    variants = _named(VariantConfig, tree.get("variant") or [{"name": config.recipe}], "variant", config.scale)
     settings = _named(SettingConfig, tree.get("setting") or [{"name": "all"}], "setting", config.scale)
-    exceptions = tuple(make_section(CellConfig, values, f"cell.{i}") for i, values in enumerate(tree.get("cell", [])))
+    found = enumerate(tree.get("override", []))
+    overrides = tuple(make_section(OverrideConfig, values, f"override.{number}") for number, values in found)
     directory = f"{path.stem}-{config.scale}" if scales else path.stem
-    study = Study(path.stem, directory, config, variants, settings, exceptions, tree.get("paper", {}), path.parent)
+    study = Study(path.stem, directory, config, variants, settings, overrides, tree.get("paper", {}), path.parent)
     _check_names(study, tree)
     return study
 
@@ -203,7 +202,7 @@ def _check_tables(tree: Tree, path: Path) -> None:
         "paper": Mapping,
         "variant": list,
         "setting": list,
-        "cell": list,
+        "override": list,
     }
     for name, value in tree.items():
         if name not in known:
@@ -253,14 +252,14 @@ def _named(kind: type[C], tables: list[Any], path: str, scale: str) -> tuple[C, 
 
 
 def _check_names(study: Study, tree: Tree) -> None:
-    """Names in exceptions and in the paper's numbers are those of variants and settings, those of other scales included."""
+    """Names in overrides and in the paper's numbers are those of variants and settings, those of other scales included."""
     variants = [UNTRAINED, *(str(values["name"]) for values in tree.get("variant", [])), *study.row_names]
     settings = [*(str(values["name"]) for values in tree.get("setting", [])), *study.setting_names]
-    for exception in study.exceptions:
-        for name in exception.variants:
-            _check_known(name, variants, "cell.variants", "variant")
-        for name in exception.settings:
-            _check_known(name, settings, "cell.settings", "setting")
+    for override in study.overrides:
+        for name in override.variants:
+            _check_known(name, variants, "override.variants", "variant")
+        for name in override.settings:
+            _check_known(name, settings, "override.settings", "setting")
     for metric, by_variant in study.paper.items():
         if not isinstance(by_variant, Mapping):
             raise UserError(f"paper.{metric} must be a table of variants, got {by_variant!r}.")

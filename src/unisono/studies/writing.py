@@ -66,7 +66,7 @@ def small_print(results: Results) -> str:
     config = results.study.config
     if any(map(results.study.has_paper_numbers, config.metrics)):
         words.append("The paper's numbers are in square brackets.")
-    if config.shape == "scatter" and len(config.metrics) > 1:
+    if config.plot == "scatter" and len(config.metrics) > 1:
         words.append(correlations(results, config.metrics[0], config.metrics[1]))
     return " ".join(words)
 

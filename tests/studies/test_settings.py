@@ -1,0 +1,243 @@
+"""Every number of a paper's setting stands in one place: recipes and studies cannot disagree about it.
+
+Each cell of each study is resolved at each scale and held against its recipe with the same method.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unisono.config import resolve
+from unisono.core.config import parse_overrides
+from unisono.recipes import build_tree, list_recipes, load_recipe
+from unisono.studies.grid import NO_PAGE, Cell, make_cells
+from unisono.studies.runner import comparable
+from unisono.studies.study import list_studies, read_study, scales_of
+
+STAGE_1 = "features of FedMCC are judged after stage 1, which ends at round 100"
+SHORT = "minutes on two cores"
+JOINT = "the figure has joint shift, the recipe is the table's column of label skew"
+DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
+    ("fedmcc-figure-5", "paper"): {"data.dataset": "the figure is of STL-10"},
+    ("fedmcc-figure-6", "paper"): {"federation.rounds": STAGE_1},
+    ("fedmcc-table-2", "small"): {"partition.scheme": "the table is of uneven data"},
+    ("fedmcc-table-2", "paper"): {"partition.scheme": "the table is of uneven data"},
+    ("fedmcc-table-3", "paper"): {"model.backbone": "the table is of ResNet-50", "federation.rounds": STAGE_1},
+    ("fedmcc-table-4", "paper"): {"federation.rounds": STAGE_1},
+    ("fedmcc-table-5", "small"): {"method.divergence_scale": "the table has FedEMA with lambda 1 only"},
+    ("fedmcc-table-5", "paper"): {
+        "method.divergence_scale": "the table has FedEMA with lambda 1 only",
+        "federation.rounds": STAGE_1,
+    },
+    ("orchestra-cifar10", "small"): dict.fromkeys(
+        [
+            "data.dataset",
+            "data.limit",
+            "data.test_limit",
+            "model.backbone",
+            "model.width",
+            "training.local_epochs",
+        ],
+        "a setting of this study alone",
+    ),
+    ("orchestra-figure-4", "small"): {"federation.rounds": SHORT, "training.local_epochs": SHORT},
+    ("orchestra-figure-4", "paper"): {"federation.rounds": "20 in tuning, says C.4"},
+    ("orchestra-figure-7", "small"): {
+        "federation.rounds": SHORT,
+        "training.local_epochs": SHORT,
+        "training.reference_participation": "learning rates scale with the share",
+    },
+    ("orchestra-figure-7", "paper"): {"training.reference_participation": "learning rates scale with the share"},
+    ("orchestra-figure-9", "small"): {"training.local_epochs": SHORT},
+    ("orchestra-figure-10", "small"): {"training.local_epochs": SHORT},
+    ("orchestra-figure-11", "small"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
+    ("orchestra-figure-11", "paper"): {"federation.rounds": "only time is measured"},
+    ("orchestra-table-4", "paper"): {"model.backbone": "nothing is trained"},
+    ("uv-figure-3a", "small"): {"shift.kind": JOINT},
+    ("uv-figure-3a", "paper"): {"shift.kind": JOINT},
+    ("uv-figure-3b", "small"): {"shift.kind": JOINT},
+    ("uv-figure-3b", "paper"): {"shift.kind": JOINT},
+    ("uv-figure-3c", "small"): {
+        "shift.kind": JOINT,
+        "labels.fraction": "supervised training sees all labels",
+        "labels.probe": "the probe is to be the same for all shares of labels",
+    },
+    ("uv-margin", "small"): {"federation.rounds": "the study is about more rounds"},
+    ("uv-table-6", "small"): {"partition.num_clients": "many clients stand for the paper's 500"},
+}
+"""What a study sets in all its runs of a method although the recipe says something else, and why."""
+DEPARTURES["uv-figure-3c", "paper"] = DEPARTURES["uv-figure-3c", "small"]
+UPKEEP = ("evaluation", "report", "run", "engine", "track")
+"""Tables that are no part of a paper's setting."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A cell with its options and those of its recipe with the same method."""
+
+    study: str
+    scale: str
+    cell: Cell
+    options: Mapping[str, Any]
+    recipe: Mapping[str, Any]
+
+    @property
+    def method(self) -> str:
+        return str(self.options["method.name"])
+
+    @property
+    def assigned(self) -> set[str]:
+        """The options that the study sets here."""
+        tree = parse_overrides(text for text in self.cell.assignments if text != NO_PAGE)
+        return {f"{table}.{key}" for table, values in tree.items() for key in values}
+
+
+@cache
+def every_cell() -> tuple[Resolved, ...]:
+    return tuple(_resolved())
+
+
+def _resolved() -> Iterator[Resolved]:
+    for name, path in list_studies().items():
+        for scale in scales_of(path):
+            study = read_study(name, scale)
+            for cell in make_cells(study, Path("runs"), seeds=[0]):
+                recipe = options_of(cell.reference, cell.method)
+                yield Resolved(name, scale, cell, comparable(cell.config().as_tree()), recipe)
+
+
+def options_of(reference: str, method: str | None = None) -> dict[str, Any]:
+    return comparable(resolve(build_tree(reference, {"method": method})).as_tree())
+
+
+def by_study() -> dict[tuple[str, str], list[Resolved]]:
+    found = defaultdict(list)
+    for cell in every_cell():
+        found[cell.study, cell.scale].append(cell)
+    return found
+
+
+def describe(cell: Resolved, option: str) -> str:
+    return f"{cell.study} ({cell.scale}), {cell.cell.title}: {option} is {cell.options[option]!r}"
+
+
+def test_a_cell_is_its_recipe_but_for_what_the_study_sets() -> None:
+    for cell in every_cell():
+        ours = {option for option in cell.options if cell.options[option] != cell.recipe.get(option)}
+        assert ours <= cell.assigned, (cell.study, cell.scale, cell.cell.title, ours - cell.assigned)
+
+
+def repeated(cells: list[Resolved]) -> Iterator[str]:
+    """A line for every option that a study sets at a scale and that is nowhere different from the recipe."""
+    for option in sorted({option for cell in cells for option in cell.assigned}):
+        setting = [cell for cell in cells if option in cell.assigned]
+        if all(cell.options[option] == cell.recipe.get(option) for cell in setting):
+            yield f"{describe(setting[0], option)}, as {setting[0].cell.reference} says already"
+
+
+@pytest.mark.parametrize(("name", "scale"), by_study())
+def test_no_study_repeats_a_number_of_its_recipe(name: str, scale: str) -> None:
+    assert not list(repeated(by_study()[name, scale]))
+
+
+def departures(cells: list[Resolved]) -> dict[str, str]:
+    """The options that a study changes in all runs of a method, so that it does not vary them."""
+    found = {}
+    for method in {cell.method for cell in cells}:
+        own = [cell for cell in cells if cell.method == method]
+        for option in set.intersection(*(cell.assigned for cell in own)):
+            if option.split(".")[0] in UPKEEP:
+                continue
+            if len({str(cell.options[option]) for cell in own}) == 1 and own[0].options[option] != own[0].recipe.get(option):
+                found[option] = describe(own[0], option)
+    return found
+
+
+@pytest.mark.parametrize(("name", "scale"), by_study())
+def test_a_study_sets_only_what_it_varies(name: str, scale: str) -> None:
+    assert set(departures(by_study()[name, scale])) == set(DEPARTURES.get((name, scale), {}))
+
+
+def settings_of_recipes() -> dict[tuple[str, ...], list[str]]:
+    """Recipes by what makes a setting: paper, scale, data, partition and labels."""
+    found = defaultdict(list)
+    for name in list_recipes():
+        options = options_of(name)
+        facts = ("data.dataset", "data.limit", "partition.num_clients", "labels.fraction")
+        key = (name.partition("/")[0], load_recipe(name).about["scale"], *(str(options[fact]) for fact in facts))
+        found[key].append(name)
+    return found
+
+
+def test_two_recipes_of_one_setting_agree_about_every_method() -> None:
+    for names in settings_of_recipes().values():
+        for first, second in combinations(names, 2):
+            for method in {*load_recipe(first).own_methods, *load_recipe(second).own_methods}:
+                ours, theirs = options_of(first, method), options_of(second, method)
+                other = {option for option in ours if ours[option] != theirs[option] and option.split(".")[0] not in UPKEEP}
+                assert not other, f"{first} and {second} are the same setting and disagree for {method}: {other}"
+
+
+ORCHESTRA_RATES = {
+    "simclr": (0.003, 0.03),
+    "simsiam": (0.01, 0.03),
+    "specloss": (0.003, 0.03),
+    "byol": (0.01, 0.03),
+    "orchestra": (0.003, 0.01),
+    "supervised": (0.01, 0.01),
+}
+"""C.4 of the paper, across devices and across silos; supervised is our choice from the powers of ten of Charles et al. 2021."""
+
+
+def paper_numbers(cell: Resolved) -> dict[str, Any]:
+    """What the papers, or the code that they build on, say about a cell at their scale."""
+    options = cell.options
+    silo = cell.recipe["partition.num_clients"] == 10
+    if cell.study.startswith("orchestra"):
+        expected: dict[str, Any] = {"training.batch_size": 256 if silo else 16, "training.local_epochs": 10}
+        if cell.method in ORCHESTRA_RATES:
+            expected["training.learning_rate"] = ORCHESTRA_RATES[cell.method][silo]
+        if cell.method in ("orchestra", "byol"):
+            expected["method.ema"] = 0.99 if silo else 0.996
+        if cell.method == "supervised":
+            expected |= {"views.preset": "none", "views.crop_scale": [0.5, 1.0], "views.flip": 0.5}
+        return expected
+    if cell.study.startswith("fedmcc"):
+        expected = {"model.stem": "imagenet" if options["data.image_size"] == 224 else "3x3", "training.batch_size": 128}
+        if options["partition.num_clients"] == 1:
+            expected["training.batch_size"] = 256 if cell.method == "cc" else 128
+            if cell.study == "fedmcc-table-6" and cell.method in ("cc", "mcc"):
+                expected |= {"training.local_epochs": 10, "federation.rounds": 100}
+        if cell.method in ("fedu", "fedema", "simclr", "simsiam", "fedca"):
+            rates = {"learning_rate": 0.032, "schedule": "cosine", "weight_decay": 5e-4, "optimizer": "sgd"}
+        elif cell.method in ("fedmcc", "cc", "mcc"):
+            rates = {"learning_rate": 3e-4, "schedule": "constant", "weight_decay": 0.0, "optimizer": "adam"}
+        else:
+            rates = {}
+        return expected | {f"training.{key}": value for key, value in rates.items()}
+    if cell.study.startswith("uv"):
+        return {
+            "training.learning_rate": 0.1,
+            "training.batch_size": 128,
+            "training.momentum": 0.0,
+            "server.optimizer": "fedadam",
+            "cohort.size": 10,
+            "partition.num_clients": 500 if options["data.dataset"] == "cifar100" else 100,
+        }
+    return {"partition.num_clients": 10, "training.local_steps": 10, "method.num_clusters": 4}
+
+
+@pytest.mark.parametrize(("name", "scale"), [key for key in by_study() if key[1] == "paper"])
+def test_cells_have_the_numbers_of_the_paper(name: str, scale: str) -> None:
+    for cell in by_study()[name, scale]:
+        for option, value in paper_numbers(cell).items():
+            if option not in cell.assigned:
+                assert cell.options[option] == value, f"{describe(cell, option)}, the paper has {value!r}"
