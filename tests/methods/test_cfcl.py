@@ -10,6 +10,7 @@ from torch import Tensor
 from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
+from unisono.core.method import RunInfo
 from unisono.federation.whitelist import check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cfcl import CFCL
