@@ -13,8 +13,8 @@ from unisono.config import resolve
 from unisono.core.errors import UserError
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.experiment import Experiment
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Federation, Observer, RoundRecord, State
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
 from unisono.recipes import build_tree
 
 RECIPE = "cfcl/fashion-mnist"
@@ -24,13 +24,13 @@ LIMIT = 600.0
 """Seconds that the whole run may take on two cores."""
 
 
-class Records(Observer):
+class Records(Callback):
     """Keeps the timings of every round."""
 
     def __init__(self) -> None:
         self.seconds: list[dict[str, float]] = []
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         self.seconds.append(dict(record.seconds))
 
 
@@ -41,11 +41,11 @@ def measure(selection: str) -> dict[str, tuple[float, int]]:
     experiment = Experiment.prepare(config)
     interval = config.method.aggregation_steps // config.training.local_steps
     rounds, records = config.federation.rounds, Records()
-    with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
-        federation = Federation(experiment.method, engine, ClientStore(), config.federation_sections, 0)
-        state = federation.run(federation.start(), [records], until=NUM_INTERVALS * interval)
+    with EmbeddedEngine(experiment.worker_setup(), config.engine) as engine:
+        federation = RoundLoop(experiment.method, engine, ClientStateStore(), config.loop, 0)
+        state = federation.run(federation.initial_state(), [records], until=NUM_INTERVALS * interval)
     start = time.perf_counter()
-    experiment.probe()(state.server, state.round)
+    experiment.evaluator()(state.server, state.round)
     probe = time.perf_counter() - start
     warm = records.seconds[interval:]
     first, later = [warm[at] for at in range(0, len(warm), interval)], [s for at, s in enumerate(warm) if at % interval]

@@ -66,7 +66,7 @@ def train(workload: str, nets: Any, client: int, round: int) -> int:
     from unisono.methods.training_loop import train_locally
 
     method = prepared(workload).method
-    data = prepared(workload).clients.data_of(client, torch.device("cpu"))
+    data = prepared(workload).clients.client_data(client, torch.device("cpu"))
     nets.train()
     train_locally(
         list(nets.parameters()),
@@ -109,14 +109,14 @@ def bare(workload: str, tick: Callable[[], None]) -> None:
 def embedded(workload: str, tick: Callable[[], None]) -> None:
     """The embedded engine with two workers."""
     from unisono.engines.embedded import EmbeddedEngine
-    from unisono.federation.client_store import ClientStore
-    from unisono.federation.rounds import Federation
+    from unisono.federation.client_store import ClientStateStore
+    from unisono.federation.loop import RoundLoop
 
     experiment = prepared(workload)
     config = experiment.config
-    with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
-        federation = Federation(experiment.method, engine, ClientStore(), config.federation_sections, config.run.seed)
-        state = federation.start()
+    with EmbeddedEngine(experiment.worker_setup(), config.engine) as engine:
+        federation = RoundLoop(experiment.method, engine, ClientStateStore(), config.loop, config.run.seed)
+        state = federation.initial_state()
         for _ in range(ROUNDS):
             state = federation.run_round(state)
             tick()
@@ -202,7 +202,7 @@ def pfl(workload: str, tick: Callable[[], None]) -> None:
             return False, Metrics()
 
     def user(client: int) -> Dataset:
-        data = clients.data_of(client, torch.device("cpu"))
+        data = clients.client_data(client, torch.device("cpu"))
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(client))
         return Dataset((as_float(data.samples[data.indices[order]]),), user_id=str(client))
 

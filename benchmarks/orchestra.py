@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from benchmarks.workload import BACKBONES, experiment
 from unisono.clustering.equal_size import equal_size_clustering
 from unisono.core.context import Context
-from unisono.engines.lanes import LaneRunner, LaneTask
+from unisono.engines.shards import ShardRunner, ShardTask
 
 REPEATS = 5
 
@@ -41,13 +41,13 @@ def round_seconds() -> float:
     prepared = experiment(BACKBONES["resnet18 / 4"], num_clients=50, workers=0, over=over)
     method = prepared.method
     server = method.init_server(Context(0)).with_groups(centroids={"centroids": F.normalize(torch.randn(64, 128), dim=1)})
-    runner = LaneRunner(prepared.workshop(), torch.device("cpu"))
+    runner = ShardRunner(prepared.worker_setup(), torch.device("cpu"))
     ctx = Context(0, 1, "train")
     broadcast = method.broadcast(server, ctx)
     times = []
     for client_id in range(3):
         start = time.perf_counter()
-        runner.run(LaneTask(0, ctx, [client_id], {}, {}), broadcast)
+        runner.run(ShardTask(0, ctx, [client_id], {}, {}), broadcast)
         times.append(time.perf_counter() - start)
     return median(times)
 

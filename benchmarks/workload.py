@@ -15,9 +15,9 @@ from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.experiment import Experiment
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Federation, State
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.client_turn import prepare_nets
+from unisono.federation.loop import RoundLoop, ServerState
 from unisono.methods.local_training import LocalTraining
 from unisono.methods.training_loop import train_locally
 
@@ -47,21 +47,21 @@ def experiment(
 class Rounds:
     """A federation that runs round after round."""
 
-    federation: Federation
+    federation: RoundLoop
     engine: EmbeddedEngine
-    state: State
+    state: ServerState
     samples_per_round: int
 
     @staticmethod
     def start(prepared: Experiment) -> Rounds:
         """Workers started and one round run to warm up."""
         config = prepared.config
-        engine = EmbeddedEngine(prepared.workshop(), config.engine)
-        federation = Federation(prepared.method, engine, ClientStore(), config.federation_sections, config.run.seed)
+        engine = EmbeddedEngine(prepared.worker_setup(), config.engine)
+        federation = RoundLoop(prepared.method, engine, ClientStateStore(), config.loop, config.run.seed)
         num_samples = (
             config.cohort.expected_size(len(prepared.clients)) * len(prepared.dataset.samples) // len(prepared.clients)
         )
-        return Rounds(federation, engine, federation.run_round(federation.start()), num_samples)
+        return Rounds(federation, engine, federation.run_round(federation.initial_state()), num_samples)
 
     def seconds(self) -> float:
         """Time of the next round."""
@@ -108,7 +108,7 @@ def _train(prepared: Experiment, num_clients: int, pipe: Any, index: int) -> Non
     if not isinstance(method, LocalTraining):
         raise TypeError("the workload trains a loss")
     nets = prepare_nets(method, torch.device("cpu"))
-    data = prepared.clients.data_of(index, torch.device("cpu"))
+    data = prepared.clients.client_data(index, torch.device("cpu"))
     training = method.training.model_copy(update={"local_epochs": num_clients})
     number = 0
     while pipe.recv():

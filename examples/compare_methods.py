@@ -77,7 +77,7 @@ for (label, alpha), seed, method in product(ALPHAS.items(), SEEDS, METHODS):
     curves.setdefault((method, label), []).append([entry["probe.linear"] for entry in run.metrics])
     if method == METHODS[0]:
         experiment = Experiment.prepare(run.config)
-        untrained[label].append(experiment.probe()(experiment.initial_server(), 0)["linear"])
+        untrained[label].append(experiment.evaluator()(experiment.initial_server(), 0)["linear"])
 
 
 # %% [markdown]

@@ -65,14 +65,14 @@ for entry in runs["align-uniform"].metrics:
     print(f"round {entry['round'] + 1}: {terms}")
 
 experiment = Experiment.prepare(runs["simclr"].config)
-table = {"untrained weights": experiment.probe()(experiment.initial_server(), 0)}
+table = {"untrained weights": experiment.evaluator()(experiment.initial_server(), 0)}
 table |= {name: {probe: run.metrics[-1][f"probe.{probe}"] for probe in ("linear", "knn")} for name, run in runs.items()}
 print(f"\n{'test accuracy, %':<20}{'linear':>8}{'knn':>8}")
 for name, probes in table.items():
     print(f"{name:<20}{100 * probes['linear']:>8.1f}{100 * probes['knn']:>8.1f}")
 
 # %% [markdown]
-# ## Same seed, same bits
+# ## Same seed, bit-identical result
 #
 # Every draw comes from the context, so a second run ends with the same weights.
 
@@ -80,7 +80,7 @@ for name, probes in table.items():
 again = unisono.run(METHOD, **PLACE, rounds=5, name="again", set=SMALL)
 first, second = runs["align-uniform"].server.flatten(), again.server.flatten()
 same = all(torch.equal(first[name], second[name]) for name in first)
-print(f"\nThe same seed gave {'the same bits' if same else 'OTHER BITS'} in {len(first)} tensors")
+print(f"\nThe same seed gave {'bit-identical values' if same else 'OTHER VALUES'} in {len(first)} tensors")
 
 # %% [markdown]
 # ## Read back
@@ -94,8 +94,8 @@ print(f"Read back from {loaded.path}: {loaded.embed(experiment.dataset.test_samp
 # %% [markdown]
 # ## Checked
 #
-# `unisono check align_uniform.py` runs this from the command line: the same bits for any number of worker processes and after a
-# resume, a client with one sample, a missing client, networks that another client left, and more.
+# `unisono check align_uniform.py` runs this from the command line: bit-identical results for any number of worker processes
+# and after a resume, a client with one sample, a missing client, networks that another client left, and more.
 
 # %%
 results = check_method(str(METHOD))

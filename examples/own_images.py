@@ -75,7 +75,7 @@ for site, size in zip(sites, experiment.partition.sizes, strict=True):
     print(f"site {site}: {size} images")
 
 learnt = unisono.run(settings)
-before = experiment.probe()(experiment.initial_server(), 0)
+before = experiment.evaluator()(experiment.initial_server(), 0)
 for name in ("align", "uniformity", "score"):
     print(f"{name}: {before[name]:.3f} untrained, {learnt.metrics[-1][f'probe.{name}']:.3f} after 6 rounds")
 

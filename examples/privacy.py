@@ -27,7 +27,7 @@ SMALL = {
     "partition": {"num_clients": 6},
     "model": {"backbone": "cfcl-cnn"},
     "federation": {"rounds": 2},
-    "evaluation": {"probe_every": 0, "probes": ["unsupervised"]},
+    "evaluation": {"probe_every": 0, "probes": ["alignment"]},
     "engine": {"workers": 0},
     "report": {"enabled": False},
 }
@@ -39,7 +39,7 @@ def recipe(name, **tables):
 
 
 # %% [markdown]
-# ## The whitelists
+# ## The declared shares
 #
 # A method declares what its clients may send, group by group, and what a group reveals about its owner. Weights of networks
 # are `parameters`; the last two kinds need the owners' consent.
@@ -68,8 +68,8 @@ for name in ("fedca", "cfcl"):
 # %% [markdown]
 # ## Refused: more than was declared
 #
-# A careless method puts a vector per sample beside its weights. The engine checks every update against the whitelist before it
-# leaves the client's turn, so the declaration is not a matter of trust.
+# A careless method puts a vector per sample beside its weights. The engine checks every update against the declared shares
+# before it leaves the client, so the declaration is not a matter of trust.
 
 
 # %%

@@ -46,7 +46,7 @@ run = unisono.run(
         "model.norm=batch",
         "views.preset=byol",
         "training.learning_rate=0.03",
-        "evaluation.probes=['unsupervised']",
+        "evaluation.probes=['alignment']",
         "evaluation.probe_every=0",
         "report.enabled=false",
     ],

@@ -1,15 +1,15 @@
-"""An observer that keeps what it is told."""
+"""An callback that keeps what it is told."""
 
 from __future__ import annotations
 
-from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 
 
-class Recorder(Observer):
+class Recorder(Callback):
     """Keeps every record."""
 
     def __init__(self) -> None:
         self.records: list[RoundRecord] = []
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         self.records.append(record)

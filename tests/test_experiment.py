@@ -34,7 +34,7 @@ def run(directory: Path, *settings: str, method: str = "simclr", **flags: Any) -
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> unisono.LoadedRun:
-    return run(tmp_path_factory.mktemp("runs"), "evaluation.probes=['linear', 'knn', 'unsupervised']")
+    return run(tmp_path_factory.mktemp("runs"), "evaluation.probes=['linear', 'knn', 'alignment']")
 
 
 def test_a_run_leaves_what_it_promises(finished: unisono.LoadedRun) -> None:

@@ -28,7 +28,7 @@ LAYERS = (
     {"evaluation", "privacy", "losses", "clustering", "models", "data"},
     {"core"},
 )
-RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
 SHARED_METHOD_MODULES = (
     "training_loop",
     "local_training",
@@ -39,7 +39,7 @@ SHARED_METHOD_MODULES = (
     "user_verification",
     "two_views",
     "label_head",
-    "round_start",
+    "before_training",
     "personal_predictor",
 )
 
@@ -105,7 +105,7 @@ def broken_rule(importer: str, imported: str) -> str | None:
         return flower_rule(importer, imported)
     if distribution != PACKAGE:
         return None
-    own, other = room_of(importer), room_of(imported)
+    own, other = layer_of(importer), layer_of(imported)
     if own == other:
         return method_rule(importer, imported) if own == "methods" else None
     if RANK[own] >= RANK[other]:
@@ -122,11 +122,11 @@ def flower_rule(importer: str, imported: str) -> str | None:
     return None
 
 
-def room_of(module: str) -> str:
-    """The room of a module; those directly in the package share one."""
+def layer_of(module: str) -> str:
+    """Return the layer of a module; those directly in the package share one."""
     parts = module.split(".")
-    room = parts[1] if len(parts) > 1 else TOP
-    return room if room in RANK else TOP
+    layer = parts[1] if len(parts) > 1 else TOP
+    return layer if layer in RANK else TOP
 
 
 def method_rule(importer: str, imported: str) -> str | None:
@@ -135,10 +135,10 @@ def method_rule(importer: str, imported: str) -> str | None:
     return None if other in (own, "", *SHARED_METHOD_MODULES) else "methods never import each other"
 
 
-def test_every_room_has_a_layer() -> None:
+def test_every_package_has_a_layer() -> None:
     root = Path(unisono.core.__file__ or "").parents[1]
-    rooms = {path.name for path in root.iterdir() if (path / "__init__.py").is_file()}
-    assert rooms == set(RANK) - {TOP, DOOR}
+    layers = {path.name for path in root.iterdir() if (path / "__init__.py").is_file()}
+    assert layers == set(RANK) - {TOP, DOOR}
 
 
 def test_imports_go_downward_only() -> None:
@@ -154,18 +154,18 @@ KEPT = {
     "config.py": "from unisono.methods.simclr import X",
     "experiment.py": "from unisono import config\nfrom unisono.engines.embedded import E\nfrom .runs import directory",
     "cli/__init__.py": "",
-    "cli/main.py": "import unisono\nfrom unisono.running import run\nfrom unisono.cli import meter",
-    "cli/meter.py": "def f():\n    from unisono.runs.directory import D",
+    "cli/main.py": "import unisono\nfrom unisono.running import run\nfrom unisono.cli import run_progress",
+    "cli/run_progress.py": "def f():\n    from unisono.runs.directory import D",
     "runs/__init__.py": "",
-    "runs/directory.py": "from unisono.federation.rounds import State\nfrom unisono.privacy import accountant",
+    "runs/directory.py": "from unisono.federation.loop import State\nfrom unisono.privacy import accountant",
     "engines/__init__.py": "",
-    "engines/embedded.py": "from unisono.federation import rounds\nfrom . import pool",
-    "engines/pool.py": "import torch",
+    "engines/embedded.py": "from unisono.federation import loop\nfrom . import worker_pool",
+    "engines/worker_pool.py": "import torch",
     "engines/flower/__init__.py": "import flwr.app",
     "engines/flower/internals.py": "import flwr\nfrom flwr.supercore.control import C",
-    "engines/flower/messages.py": "from flwr.app import A\nfrom ..embedded import E\nfrom ...federation.rounds import State",
+    "engines/flower/messages.py": "from flwr.app import A\nfrom ..embedded import E\nfrom ...federation.loop import State",
     "federation/__init__.py": "",
-    "federation/rounds.py": "from unisono.methods.local_training import T",
+    "federation/loop.py": "from unisono.methods.local_training import T",
     "methods/__init__.py": "",
     "methods/local_training.py": "from unisono.data.views import V",
     "methods/simclr.py": "from unisono.methods.local_training import T\nfrom .local_training import U\nimport unisono.losses.a",
@@ -182,14 +182,14 @@ KEPT = {
 }
 BROKEN = {
     "upward": ("core/config.py", "from unisono.data.views import V", "core lies beside or below data"),
-    "upward, whole module": ("core/config.py", "import unisono.federation.rounds", "core lies beside or below federation"),
+    "upward, whole module": ("core/config.py", "import unisono.federation.loop", "core lies beside or below federation"),
     "upward, as a name": ("data/shift.py", "from unisono import methods", "data lies beside or below methods"),
     "upward, to the package": ("runs/directory.py", "from unisono import run", "runs lies beside or below top"),
-    "upward, to a top module": ("federation/rounds.py", "from unisono.config import C", "federation lies beside or below top"),
+    "upward, to a top module": ("federation/loop.py", "from unisono.config import C", "federation lies beside or below top"),
     "to the command line": ("experiment.py", "from unisono.cli.main import main", "top lies beside or below cli"),
-    "relative": ("federation/rounds.py", "from ..runs import directory", "federation lies beside or below runs"),
+    "relative": ("federation/loop.py", "from ..runs import directory", "federation lies beside or below runs"),
     "relative, two dots": ("data/shift.py", "from .. import federation", "data lies beside or below federation"),
-    "inside a function": ("methods/simclr.py", "def f():\n    from unisono.federation import rounds", "below federation"),
+    "inside a function": ("methods/simclr.py", "def f():\n    from unisono.federation import loop", "below federation"),
     "inside a condition": (
         "losses/a.py",
         "if TYPE_CHECKING:\n    from unisono.models import x",
@@ -197,11 +197,11 @@ BROKEN = {
     ),
     "by a call": ("core/config.py", "importlib.import_module('unisono.data')", "core lies beside or below data"),
     "runs to engines": ("runs/directory.py", "import unisono.engines.embedded", "runs lies beside or below engines"),
-    "engines to runs": ("engines/pool.py", "from unisono.runs.directory import D", "engines lies beside or below runs"),
+    "engines to runs": ("engines/worker_pool.py", "from unisono.runs.directory import D", "engines lies beside or below runs"),
     "method to method": ("methods/byol.py", "from unisono.methods.simclr import X", "methods never import each other"),
     "method to method, relative": ("methods/byol.py", "from . import simclr", "methods never import each other"),
     "template to method": ("methods/local_training.py", "import unisono.methods.simclr", "methods never import each other"),
-    "flwr in an engine": ("engines/pool.py", "def f():\n    import flwr.client", "only engines/flower/ imports flwr"),
+    "flwr in an engine": ("engines/worker_pool.py", "def f():\n    import flwr.client", "only engines/flower/ imports flwr"),
     "flwr at the top": ("experiment.py", "from flwr import x", "only engines/flower/ imports flwr"),
     "private flwr": (
         "engines/flower/messages.py",
@@ -249,6 +249,6 @@ def test_one_function_runs_the_rounds() -> None:
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Federation"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "RoundLoop"
     }
     assert makers - {"cli/bench.py", "testing/tiny.py"} == {"running.py"}

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at any moment and resumed, a run ends with the same bits as an undisturbed one."""
+"""Killed with SIGKILL at any moment and resumed, a run ends bit-identical to an undisturbed one."""
 
 from __future__ import annotations
 

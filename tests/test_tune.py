@@ -76,8 +76,8 @@ def test_the_best_score_wins_and_the_same_call_runs_nothing_again(tmp_path: Path
 
 def test_a_search_that_was_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from tests.test_tune import *; from unisono.federation.rounds import Observer\n"
-        "class Slow(Observer):\n"
+        "import sys, time; from tests.test_tune import *; from unisono.federation.loop import Callback\n"
+        "class Slow(Callback):\n"
         "    def on_round_end(self, state, record): time.sleep(0.3)\n"
         "tune(small(), Path(sys.argv[1]), TWO, rounds=2, on_start=lambda config, values: [Slow()])"
     )

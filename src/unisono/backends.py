@@ -13,18 +13,25 @@ from typing import Any, Literal
 from unisono.config import Config, resolve
 from unisono.core.method import Method
 from unisono.engines.embedded import EmbeddedEngine
-from unisono.engines.lanes import Workshop
+from unisono.engines.shards import WorkerSetup
 from unisono.experiment import Experiment
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Engine, Observer
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, Engine
 from unisono.privacy.accountant import UserLevelAccountant
-from unisono.report.gathering import Gathering
-from unisono.runs.consistency import Consistency
+from unisono.report.collector import ReportCollector
+from unisono.runs.callbacks import (
+    Checkpointing,
+    ClassesPerClient,
+    Consistency,
+    Evaluation,
+    EvaluationCallback,
+    ExchangeLog,
+    Failures,
+    Logs,
+    PrivacyLedger,
+)
 from unisono.runs.directory import RunDirectory
-from unisono.runs.exchange_log import ExchangeLog
-from unisono.runs.observers import Checkpointing, Failures, Logs, PrivacyLedger
 from unisono.runs.privacy_report import PrivacyReport
-from unisono.runs.probing import ClassesPerClient, Evaluation, Probing
 from unisono.runs.trackers import Tracking
 
 SEEDED_NOISE = "The noise on model updates is drawn from run.seed: whoever knows the seed can remove it, so it protects nobody."
@@ -50,12 +57,12 @@ class Backend:
     evaluators: Sequence[Evaluation]
     client_sizes: Mapping[int, int]
     sampling: Literal["fixed", "poisson", "none"]
-    collector: Observer | None = None
+    collector: Callback | None = None
     experiment: Experiment | None = None
 
     @property
     def is_real(self) -> bool:
-        """Whether clients have owners: noise that protects them must not come from the run's seed, which all of them know."""
+        """True if clients have owners: noise that protects them must not come from the run's seed, which all of them know."""
         return self.experiment is None
 
     @property
@@ -77,7 +84,7 @@ def embedded(experiment: Experiment) -> OpenBackend:
 
     @contextmanager
     def opened(config: Config, directory: RunDirectory) -> Iterator[Backend]:
-        with EmbeddedEngine(experiment.workshop(), config.engine) as engine:
+        with EmbeddedEngine(experiment.worker_setup(), config.engine) as engine:
             yield _simulation(experiment, engine, directory)
 
     return opened
@@ -99,32 +106,32 @@ def simulated(experiment: Experiment, grid: Any = None, num_nodes: int | None = 
         require_flower(ray=True)
         from unisono.engines.flower.simulation import ExternalGridEngine, RayEngine
 
-        parts = experiment.workshop(), config.engine, simulation_terms(config)
-        new = RayEngine(*parts, open_workshop) if grid is None else ExternalGridEngine(grid, *parts, num_nodes or 1)
+        parts = experiment.worker_setup(), config.engine, simulation_spec(config)
+        new = RayEngine(*parts, build_worker_setup) if grid is None else ExternalGridEngine(grid, *parts, num_nodes or 1)
         with new as engine:
             yield _simulation(experiment, engine, directory)
 
     return opened
 
 
-def simulation_terms(config: Config) -> str:
-    """Return what an actor of a simulation needs to open the same workshop, as text."""
+def simulation_spec(config: Config) -> str:
+    """Return what an actor of a simulation needs to open the same worker setup, as text."""
     return json.dumps({"config": config.as_tree(), "directory": str(Path.cwd())})
 
 
-def open_workshop(terms: str) -> tuple[Workshop, str]:
-    """Return the workshop that ``simulation_terms`` describe, and the name of its device."""
-    values = json.loads(terms)
+def build_worker_setup(run_spec: str) -> tuple[WorkerSetup, str]:
+    """Return the worker setup that ``simulation_spec`` describes, and the name of its device."""
+    values = json.loads(run_spec)
     if Path(values["directory"]).is_dir():
         os.chdir(values["directory"])  # paths in a recipe are relative to where the run was started
     config = resolve(values["config"])
-    return Experiment.prepare(config).workshop(), config.engine.device
+    return Experiment.prepare(config).worker_setup(), config.engine.device
 
 
-def report_collector(experiment: Experiment, directory: RunDirectory) -> Gathering:
+def report_collector(experiment: Experiment, directory: RunDirectory) -> ReportCollector:
     """Return the callback that keeps what the report of a simulation needs."""
     config = experiment.config
-    return Gathering(
+    return ReportCollector(
         directory,
         config.report,
         experiment.method,
@@ -136,11 +143,11 @@ def report_collector(experiment: Experiment, directory: RunDirectory) -> Gatheri
 
 
 def standard_callbacks(
-    backend: Backend, config: Config, directory: RunDirectory, store: ClientStore, num_rounds: int
-) -> list[Observer]:
+    backend: Backend, config: Config, directory: RunDirectory, store: ClientStateStore, num_rounds: int
+) -> list[Callback]:
     """Return the callbacks of every run, in their order: logs write what others added, the checkpoint comes last."""
     method, experiment, privacy = backend.method, backend.experiment, config.privacy
-    found: list[Observer] = []
+    found: list[Callback] = []
     if method.overrides("client_graph"):
         rows, labels = ((), None) if experiment is None else (experiment.partition.indices, experiment.dataset.labels)
         found.append(ExchangeLog(directory, store, rows, labels))
@@ -166,10 +173,10 @@ def _simulation(experiment: Experiment, engine: Engine, directory: RunDirectory)
     evaluation = config.evaluation
     layers = directory.probe_layers if evaluation.warm_start else None
     evaluators: list[Evaluation] = [
-        Probing(experiment.probe(), evaluation.probe_every, config.federation.rounds, layers),
+        EvaluationCallback(experiment.evaluator(), evaluation.probe_every, config.federation.rounds, layers),
         ClassesPerClient(partition, experiment.dataset.labels),
     ]
-    if evaluation.consistency:
+    if evaluation.cluster_consistency:
         evaluators.append(Consistency(experiment.method, experiment.clients, config.run.seed))
     return Backend(
         experiment.method,

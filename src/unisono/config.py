@@ -22,10 +22,10 @@ from unisono.engines.embedded import EngineConfig
 from unisono.evaluation.config import EvaluationConfig
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.cohort import CohortConfig
+from unisono.federation.declared import ConsentConfig
+from unisono.federation.loop import FederationConfig, LoopConfig
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
-from unisono.federation.rounds import FederationConfig, FederationSections
-from unisono.federation.server_optimizers import ServerConfig
-from unisono.federation.whitelist import ConsentConfig
+from unisono.federation.server_optimizers import ServerOptimizerConfig
 from unisono.methods.training_loop import TrainingConfig
 from unisono.models.backbones import ModelConfig
 from unisono.report.config import ReportConfig
@@ -36,7 +36,7 @@ FORMAT = 1
 
 
 class RecipeConfig(Section):
-    """What a recipe says about itself: the table ``[recipe]``."""
+    """A recipe's description of itself: the table ``[recipe]``."""
 
     title: str = Field("", description="what it shows, in one line")
     source: str = Field("", description="the paper's table or figure")
@@ -67,7 +67,7 @@ TABLES: dict[str, type[Section]] = {
     "federation": FederationConfig,
     "cohort": CohortConfig,
     "aggregation": AggregationConfig,
-    "server": ServerConfig,
+    "server": ServerOptimizerConfig,
     "privacy": PrivacyConfig,
     "compression": CompressionConfig,
     "consent": ConsentConfig,
@@ -103,7 +103,7 @@ class Config:
     federation: FederationConfig
     cohort: CohortConfig
     aggregation: AggregationConfig
-    server: ServerConfig
+    server: ServerOptimizerConfig
     privacy: PrivacyConfig
     compression: CompressionConfig
     consent: ConsentConfig
@@ -118,9 +118,9 @@ class Config:
         return methods[self.method_name]
 
     @property
-    def federation_sections(self) -> FederationSections:
+    def loop(self) -> LoopConfig:
         """The tables that the round loop reads."""
-        return FederationSections(self.federation, self.cohort, self.aggregation, self.server, self.privacy, self.compression)
+        return LoopConfig(self.federation, self.cohort, self.aggregation, self.server, self.privacy, self.compression)
 
     @property
     def method_sections(self) -> tuple[Section, ...]:
@@ -133,16 +133,16 @@ class Config:
         num_clients = None if self.partition.scheme == "natural" else self.partition.num_clients
         participation = self.cohort.participation or 1.0
         if self.cohort.size is not None:
-            if num_clients is None and self.training.reference_participation is not None:
+            if num_clients is None and self.training.lr_tuned_for_participation is not None:
                 raise UserError(
-                    "training.reference_participation needs cohort.participation in place of cohort.size where "
+                    "training.lr_tuned_for_participation needs cohort.participation in place of cohort.size where "
                     "partition.scheme is 'natural', for the number of clients is the data's."
                 )
             participation = self.cohort.size / (num_clients or self.cohort.size)
         return self.training.scaled(num_clients, participation)
 
     def as_tree(self) -> Tree:
-        """Every option with its value, as ``resolve`` takes it."""
+        """Return every option with its value, as ``resolve`` takes it."""
         tree: Tree = {"format": FORMAT, "method": {"name": self.method_name, **self.method.model_dump(mode="json")}}
         for name in TABLES:
             tree[name] = getattr(self, name).model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""What a config describes, put together and checked: data, partition, method, clients."""
+"""A config's data, partition, method and clients, loaded and checked."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from unisono.data.partition import Partition, make_partition
 from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
 from unisono.engines.devices import resolve_devices
-from unisono.engines.lanes import Workshop
+from unisono.engines.shards import WorkerSetup
 from unisono.evaluation.config import check_probes
 from unisono.evaluation.probes import ProbeData
+from unisono.federation.client_turn import FederatedDataset
+from unisono.federation.declared import check_consent
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.whitelist import check_consent
-from unisono.federation.worker import Clients
 from unisono.models.nets import build_seeded
-from unisono.runs.probing import WholeProbe
+from unisono.runs.callbacks import Evaluator
 from unisono.runs.trackers import check_trackers
 
 
@@ -48,11 +48,11 @@ class Experiment:
     partition: Partition
     labels: Tensor | None
     method: Method
-    clients: Clients
+    clients: FederatedDataset
 
     @staticmethod
     def prepare(config: Config) -> Experiment:
-        """Loads the data and builds the method; a UserError if the parts of the config do not fit each other."""
+        """Load the data and build the method; raise a UserError if the parts of the config do not fit each other."""
         dataset = load_dataset(config.data)
         partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
         info = RunInfo(
@@ -75,9 +75,9 @@ class Experiment:
                 "one place anyway, so run it with 'unisono deploy run'."
             )
         method.preflight_warnings(partition.sizes.tolist())  # it may need a package that is missing
-        if config.evaluation.consistency and not method.overrides("cluster_consistency"):
+        if config.evaluation.cluster_consistency and not method.overrides("cluster_consistency"):
             raise UserError(
-                f"evaluation.consistency compares local with global clusters, and method {config.method_name!r} has none: "
+                f"evaluation.cluster_consistency compares local with global clusters; method {config.method_name!r} has none: "
                 "set it to false."
             )
         resolve_devices(config.engine.device)
@@ -89,7 +89,7 @@ class Experiment:
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
-        clients = Clients(samples, partition.indices, labels if method.needs_labels else None)
+        clients = FederatedDataset(samples, partition.indices, labels if method.needs_labels else None)
         return Experiment(config, dataset, partition, labels, method, clients)
 
     @property
@@ -99,36 +99,34 @@ class Experiment:
 
     @property
     def preflight_warnings(self) -> tuple[str, ...]:
-        """What the method says of clients of these sizes."""
+        """Warnings of the method about clients of these sizes."""
         return tuple(self.method.preflight_warnings(self.partition.sizes.tolist()))
 
-    def workshop(self) -> Workshop:
-        """What the engine's workers hold."""
+    def worker_setup(self) -> WorkerSetup:
+        """Return what the engine's workers need: method, data and aggregation."""
         config = self.config
         postprocessor = Postprocessor(config.privacy, config.compression, self.method.shares)
-        return Workshop(self.method, self.clients, postprocessor, config.aggregation)
+        return WorkerSetup(self.method, self.clients, postprocessor, config.aggregation)
 
     def probe_data(self) -> ProbeData:
-        """Samples and labels that probes use: training samples as their clients see them, test samples as they are."""
+        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are."""
         data = self.dataset
         labels = data.labels if self.config.labels.probe == "all" else self.labels
         return ProbeData(self.clients.samples, labels, data.test_samples, data.test_labels)
 
     def initial_server(self) -> Payload:
-        """The server's payload before the first round: untrained weights."""
+        """Return the server's payload before the first round: untrained weights."""
         return self.method.init_server(Context(self.config.run.seed))
 
-    def probe(self) -> WholeProbe:
-        """The config's probes on this data, for any state of the server."""
+    def evaluator(self) -> Evaluator:
+        """Return the config's probes on this data, for any state of the server."""
         config = self.config
         views = make_views(config.views, self.dataset.input_shape)
-        return WholeProbe(
-            config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, self.partition.indices
-        )
+        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, self.partition.indices)
 
 
 def run_path(config: Config) -> Path:
-    """Where a run goes: its name, or a new one from method, data set, seed and time."""
+    """Return the run directory's path: its name, or a new one from method, data set, seed and time."""
     method = Path(config.method_name.rpartition(":")[2] or config.method_name).stem
     name = (
         config.run.name
@@ -154,7 +152,7 @@ def check_run(config: Config, method: Method, num_clients: int) -> None:
 
 
 def check_privacy(config: Config) -> None:
-    """Refuses settings under which the noise would not hide a client."""
+    """Refuse options under which the noise would not hide a client."""
     if config.privacy.noise_multiplier == 0:
         return
     if config.aggregation.weighting != "uniform":
@@ -167,7 +165,7 @@ def check_privacy(config: Config) -> None:
 
 
 def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> Tensor | None:
-    """The labels that exist in this run; whatever is hidden here is hidden from methods and probes alike."""
+    """Return the labels that exist in this run; whatever is hidden here is hidden from methods and probes alike."""
     if dataset.labels is None or config.labels.fraction == 1:
         return dataset.labels
     visible = draw_labelled(dataset.labels, partition, config.labels.fraction, config.run.seed)
@@ -175,7 +173,7 @@ def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> T
 
 
 def _scaling_notes(config: Config) -> list[str]:
-    """What training.reference_clients and training.reference_participation have changed."""
+    """Return notes about what training.epochs_tuned_for_clients and training.lr_tuned_for_participation have changed."""
     base, used = config.training, config.local_training
     notes = []
     if used.local_epochs != base.local_epochs:

@@ -54,7 +54,7 @@ class LoadedRun:
         return self.directory.logs["metrics"].read()
 
     def embed(self, samples: Tensor | NDArray[Any], batch_size: int = 512) -> NDArray[np.float32]:
-        """Features of samples, shape (num_samples, feature_dim).
+        """Return features of samples, shape (num_samples, feature_dim).
 
         Args:
             samples: uint8 images or floats in [0, 1] of shape (num_samples, channels, height, width) or
@@ -66,7 +66,7 @@ class LoadedRun:
         return features
 
     def cluster(self, samples: Tensor | NDArray[Any], batch_size: int = 512) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Cluster index and confidence of samples, for methods that cluster."""
+        """Return cluster index and confidence of samples, for methods that cluster."""
         cluster_model = self.method.cluster_model(self.server)
         if cluster_model is None:
             raise UserError(
@@ -77,7 +77,7 @@ class LoadedRun:
         return index.numpy(), confidence.numpy()
 
     def save_model(self) -> None:
-        """Writes ``model/``: weights, what they need to be used, and a model card."""
+        """Write ``model/``: weights, what they need to be used, and a model card."""
         save_model(self.directory, self.encoder, self.config.as_tree(), self.metrics)
 
     def _fitting(self, samples: Tensor | NDArray[Any]) -> Tensor:
@@ -92,7 +92,7 @@ class LoadedRun:
 
 
 def load(path: str | Path, round: int | None = None) -> LoadedRun:
-    """Reads a run back without its data.
+    """Read a run back without its data.
 
     Args:
         path: the run directory.

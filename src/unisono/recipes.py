@@ -71,7 +71,7 @@ class Recipe:
 
     @property
     def fragment(self) -> bool:
-        """Whether it is there to be extended only; what it extends does not matter."""
+        """True if it is there to be extended only; what it extends does not matter."""
         value = _table(self.files[-1].tree, "recipe").get("fragment", False)
         if not isinstance(value, bool):
             raise UserError(f"{self.source}: recipe.fragment must be true or false, got {value!r}.")
@@ -332,7 +332,7 @@ def _table(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two names are those of the same method."""
+    """Return whether two names are those of the same method."""
     both = isinstance(first, str) and isinstance(second, str)
     return absolute_name(first) == absolute_name(second) if both else first == second
 

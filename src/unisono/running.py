@@ -11,41 +11,41 @@ from unisono.backends import OpenBackend, backend_of, standard_callbacks
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.experiment import Experiment, run_path
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Federation, Observer, RoundRecord, State
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
 from unisono.loaded import LoadedRun
 from unisono.recipes import build_tree
 from unisono.report.environment import environment
 from unisono.report.files import ReportFiles
-from unisono.report.run_page import Projection, write_page
+from unisono.report.run_report import Projection, write_report
 from unisono.report.status import Status
+from unisono.runs.callbacks import Evaluation
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.contact_sheet import save_contact_sheets
 from unisono.runs.directory import RunDirectory
-from unisono.runs.probing import Evaluation
 from unisono.runs.status_file import StatusFile
 
 
 def run(
-    reference: str | Path | dict[str, Any], *, observers: Sequence[Observer] = (), set: Sequence[str] = (), **flags: Any
+    reference: str | Path | dict[str, Any], *, callbacks: Sequence[Callback] = (), set: Sequence[str] = (), **flags: Any
 ) -> LoadedRun:
     """Run a recipe or a method and return the finished run.
 
     Args:
         reference: path of a TOML file, name of a recipe or of a method, or a dictionary of tables.
-        observers: callbacks, such as a progress display.
+        callbacks: callbacks, such as a progress display.
         set: assignments ``section.key=value``.
         **flags: ``method``, ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``, ``engine``.
     """
     config = resolve(build_tree(reference, flags, set))
-    return start(Experiment.prepare(config), run_path(config), observers=observers)
+    return start(Experiment.prepare(config), run_path(config), callbacks=callbacks)
 
 
 def start(
     experiment: Experiment,
     path: Path,
     *,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
     open_backend: OpenBackend | None = None,
     rounds: int | None = None,
 ) -> LoadedRun:
@@ -54,18 +54,18 @@ def start(
     Args:
         experiment: what ``Experiment.prepare`` made.
         path: the run directory; it must not hold anything yet.
-        observers: callbacks.
+        callbacks: callbacks.
         open_backend: where clients run; the backend that the config asks for where None.
         rounds: see ``execute``.
     """
     directory = RunDirectory.create(path, experiment.config.as_tree())
-    return execute(directory, open_backend or backend_of(experiment), observers=observers, rounds=rounds)
+    return execute(directory, open_backend or backend_of(experiment), callbacks=callbacks, rounds=rounds)
 
 
 def resume(
     path: str | Path,
     *,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
     on_note: Callable[[str], None] = lambda note: None,
     rounds: int | None = None,
 ) -> LoadedRun:
@@ -73,7 +73,7 @@ def resume(
 
     Args:
         path: the run directory.
-        observers: callbacks.
+        callbacks: callbacks.
         on_note: told what the user should know, such as that a damaged checkpoint was passed over.
         rounds: see ``execute``.
     """
@@ -81,14 +81,14 @@ def resume(
     if directory.untrained:
         raise UserError(f"{directory.path} holds the probes of an encoder before training: there is nothing to continue.")
     experiment = Experiment.prepare(resolve(directory.config_tree))
-    return execute(directory, backend_of(experiment), observers=observers, on_note=on_note, rounds=rounds)
+    return execute(directory, backend_of(experiment), callbacks=callbacks, on_note=on_note, rounds=rounds)
 
 
 def execute(
     directory: RunDirectory,
     open_backend: OpenBackend,
     *,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
     rounds: int | None = None,
     run_id: int | None = None,
     lock_timeout: float = 0.0,
@@ -99,7 +99,7 @@ def execute(
     Args:
         directory: made by ``RunDirectory.create``.
         open_backend: opens the place where clients run.
-        observers: callbacks beside those that every run has.
+        callbacks: callbacks beside those that every run has.
         rounds: stop after this many; 0 evaluates the untrained weights; None runs all rounds of the config.
         run_id: Flower's number of the run, on a real federation.
         lock_timeout: seconds to wait for another process to leave the directory.
@@ -114,21 +114,21 @@ def execute(
             state, store = restore(directory, config, on_note)
             with closing(store), open_backend(config, directory) as backend:
                 directory.save_run_info(backend.method.info)
-                federation = Federation(
+                loop = RoundLoop(
                     backend.method,
                     backend.engine,
                     store,
-                    config.federation_sections,
+                    config.loop,
                     config.run.seed,
                     secret_noise=backend.is_real,
                 )
-                state = federation.start() if state is None else state
+                state = loop.initial_state() if state is None else state
                 if rounds == 0:
                     _evaluate_untrained(directory, backend.evaluators, state)
                 else:
                     backend.engine.open(state.server)  # workers start before callbacks fill the memory that they share
                     common = standard_callbacks(backend, config, directory, store, config.federation.rounds)
-                    state = federation.run(state, [*backend.evaluators, *common, status, *observers], rounds)
+                    state = loop.run(state, [*backend.evaluators, *common, status, *callbacks], rounds)
             loaded = LoadedRun(directory, config, backend.method, state.server, state.round)
             if state.round >= config.federation.rounds:
                 loaded.save_model()
@@ -149,7 +149,9 @@ def execute(
             _write_report(directory, config, "pca")  # whoever waits for the error should not wait for t-SNE
 
 
-def restore(directory: RunDirectory, config: Config, on_note: Callable[[str], None]) -> tuple[State | None, ClientStore]:
+def restore(
+    directory: RunDirectory, config: Config, on_note: Callable[[str], None]
+) -> tuple[ServerState | None, ClientStateStore]:
     """Return the newest good checkpoint of a run, with its logs cut back to it; no state where there is none yet.
 
     Args:
@@ -159,7 +161,7 @@ def restore(directory: RunDirectory, config: Config, on_note: Callable[[str], No
     """
     checkpoints = directory.checkpoints(config.run.keep_checkpoints)
     for round in reversed(checkpoints.rounds()):
-        store = ClientStore(_memory_limit(config))
+        store = ClientStateStore(_memory_limit(config))
         try:
             checkpoint = checkpoints.load(round, store)
         except DamagedError as error:
@@ -176,10 +178,10 @@ def restore(directory: RunDirectory, config: Config, on_note: Callable[[str], No
         )
     directory.cut_logs({})
     on_note("There is no checkpoint yet: starting from the beginning.")
-    return None, ClientStore(_memory_limit(config))
+    return None, ClientStateStore(_memory_limit(config))
 
 
-def _evaluate_untrained(directory: RunDirectory, evaluators: Sequence[Evaluation], state: State) -> None:
+def _evaluate_untrained(directory: RunDirectory, evaluators: Sequence[Evaluation], state: ServerState) -> None:
     """Log the scores of the weights before the first round."""
     record = RoundRecord(-1)
     for evaluator in evaluators:
@@ -189,9 +191,9 @@ def _evaluate_untrained(directory: RunDirectory, evaluators: Sequence[Evaluation
 
 def _write_report(directory: RunDirectory, config: Config, projection: Projection, status: Status | None = None) -> None:
     if config.report.enabled:
-        with ReportFiles(directory).guarded():
-            write_page(directory, projection, status)
+        with ReportFiles(directory).errors_logged():
+            write_report(directory, projection, status)
 
 
 def _memory_limit(config: Config) -> int:
-    return int(config.engine.state_memory * 2**30)
+    return int(config.engine.state_memory_gib * 2**30)

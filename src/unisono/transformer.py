@@ -27,12 +27,12 @@ class EncoderTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
 
     def fit(self, samples: Any = None, labels: Any = None) -> EncoderTransformer:
-        """Reads the encoder; samples and labels are not used."""
+        """Read the encoder; samples and labels are not used."""
         self.run_: LoadedRun = load(self.run)
         return self
 
     def transform(self, samples: NDArray[Any]) -> NDArray[np.float32]:
-        """Features, shape (num_samples, feature_dim); see ``LoadedRun.embed`` for what samples may be."""
+        """Return features, shape (num_samples, feature_dim); see ``LoadedRun.embed`` for what samples may be."""
         if not hasattr(self, "run_"):
             self.fit()
         return self.run_.embed(samples, self.batch_size)

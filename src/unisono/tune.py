@@ -1,4 +1,4 @@
-"""Hyper-parameters without labels: one run per point of a grid, the best score wins.
+"""Choice of hyper-parameters without labels: one run per point of a grid, the best score wins.
 
 Lubana et al., "Orchestra" (ICML 2022), Section 5 and C.4: the score is Align + 0.2 Unif(tau = 0.2) on the clients' unlabelled
 samples, after 20 rounds. Where there are labels, they say afterwards how well the score predicts kNN accuracy (the paper's
@@ -24,14 +24,14 @@ from unisono.core.config import Tree, merge, parse_overrides, write_toml
 from unisono.core.errors import ClientError, UserError
 from unisono.data.datasets import Dataset, load_dataset
 from unisono.experiment import Experiment
-from unisono.federation.rounds import Observer
+from unisono.federation.loop import Callback
 from unisono.loaded import LoadedRun, load
 from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import write_atomically
 
 LEARNING_RATES = {"sgd": (0.03, 0.01, 0.003, 0.001), "adam": (0.003, 0.001, 0.0003, 0.0001)}
-"""By ``training.optimizer``: those of C.4, and a tenth of them for Adam."""
+"""Learning rates by ``training.optimizer``: those of C.4, and a tenth of them for Adam."""
 EMA = (0.9, 0.99, 0.996)
 """Momenta of C.4, for methods with a moving average."""
 NUM_ROUNDS = 20
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search has found so far: its directory and its trials, best first, failed ones last."""
+    """Result of a search so far: its directory and its trials, best first, failed ones last."""
 
     directory: Path
     trials: Sequence[Trial]
@@ -82,13 +82,13 @@ class Tuning:
 
 
 def default_grid(config: Config) -> dict[str, Sequence[Value]]:
-    """The grid of C.4: learning rates, and momenta where the method has a moving average."""
+    """Return the grid of C.4: learning rates, and momenta where the method has a moving average."""
     grid: dict[str, Sequence[Value]] = {"training.learning_rate": LEARNING_RATES[config.training.optimizer]}
     return grid | ({"method.ema": EMA} if "ema" in type(config.method).model_fields else {})
 
 
 def parse_grid(assignments: Iterable[str]) -> dict[str, Sequence[Value]]:
-    """``["training.learning_rate=0.1,0.01"]`` as a grid."""
+    """Return ``["training.learning_rate=0.1,0.01"]`` as a grid."""
     grid: dict[str, Sequence[Value]] = {}
     for assignment in assignments:
         key, equals, texts = assignment.partition("=")
@@ -110,10 +110,10 @@ def tune(
     sampler: Sampler = "grid",
     num_trials: int | None = None,
     rounds: int | None = None,
-    on_start: Callable[[Config, Mapping[str, Value]], Sequence[Observer]] = lambda config, values: (),
+    on_start: Callable[[Config, Mapping[str, Value]], Sequence[Callback]] = lambda config, values: (),
     on_end: Callable[[Trial], None] = lambda trial: None,
 ) -> Tuning:
-    """Runs the trials that are missing, and returns all of them.
+    """Run the trials that are missing, and return all of them.
 
     Args:
         tree: the recipe, as ``unisono.recipes.build_tree`` makes it.
@@ -122,7 +122,7 @@ def tune(
         sampler: every point of the grid, or Optuna's TPE over it.
         num_trials: at most this many; by default the whole grid, or 20 for TPE.
         rounds: per trial; by default 20, or the recipe's number where that is lower.
-        on_start: told about a trial before it runs; returns observers of its run.
+        on_start: told about a trial before it runs; returns the callbacks of its run.
         on_end: told about a trial that has ended.
     """
     optuna = _optuna()
@@ -136,8 +136,8 @@ def tune(
     search = _Search(tree, directory, grid, rounds, load_dataset(base.data), on_start, on_end)
     for values in itertools.product(*grid.values()):
         search.config(dict(zip(grid, values, strict=True)))  # a value that is refused is better noticed now
-    terms = {"recipe": base.as_tree(), "grid": grid, "sampler": sampler, "rounds": rounds}
-    books = RunDirectory(_open(directory, terms))
+    spec = {"recipe": base.as_tree(), "grid": grid, "sampler": sampler, "rounds": rounds}
+    books = RunDirectory(_open(directory, spec))
     books.lock()
     try:
         storage = optuna.storages.JournalStorage(
@@ -172,7 +172,7 @@ class _Search:
         grid: Grid,
         rounds: int,
         dataset: Dataset,
-        on_start: Callable[[Config, Mapping[str, Value]], Sequence[Observer]],
+        on_start: Callable[[Config, Mapping[str, Value]], Sequence[Callback]],
         on_end: Callable[[Trial], None],
     ) -> None:
         self._tree = tree
@@ -180,12 +180,12 @@ class _Search:
         self._grid = grid
         self._rounds = rounds
         has_labels = dataset.labels is not None and dataset.test_labels is not None and len(dataset.test_samples) > 0
-        self._probes = ["unsupervised", "knn"] if has_labels else ["unsupervised"]
+        self._probes = ["alignment", "knn"] if has_labels else ["alignment"]
         self._on_start = on_start
         self._on_end = on_end
 
     def config(self, values: Mapping[str, Value]) -> Config:
-        """The config of a trial."""
+        """Return the config of a trial."""
         tree = merge(self._tree, _as_tree(values))
         path = self._path(values)
         own: Tree = {
@@ -196,12 +196,12 @@ class _Search:
         return resolve(merge(tree, own))
 
     def run(self, trial: Any) -> float:
-        """Optuna's objective: the score of the values that it suggests."""
+        """Return the score of the values that Optuna suggests: its objective."""
         values = {key: trial.suggest_categorical(key, choices) for key, choices in self._grid.items()}
         config = self.config(values)
-        observers = self._on_start(config, values)
+        callbacks = self._on_start(config, values)
         try:
-            finished = self._run(config, self._path(values), observers)
+            finished = self._run(config, self._path(values), callbacks)
         except (UserError, ClientError) as error:
             trial.set_user_attr("problem", str(error))
             self._on_end(self._trial(values, None, trial.user_attrs))
@@ -213,18 +213,18 @@ class _Search:
         return float(last["probe.score"])
 
     def trials(self, study: Any) -> list[Trial]:
-        """The trials that have ended, one for each point, best first."""
+        """Return the trials that have ended, one for each point, best first."""
         found = {self._path(trial.params): self._trial(trial.params, trial.value, trial.user_attrs) for trial in _ended(study)}
         return sorted(found.values(), key=lambda trial: -math.inf if trial.score is None else trial.score, reverse=True)
 
-    def _run(self, config: Config, path: Path, observers: Sequence[Observer]) -> LoadedRun:
-        """The finished run of a trial: as it was left, continued, or new."""
+    def _run(self, config: Config, path: Path, callbacks: Sequence[Callback]) -> LoadedRun:
+        """Return the finished run of a trial: as it was left, continued, or new."""
         if RunDirectory(path).finished:
             return load(path)
         if (path / "config.toml").is_file():
-            return resume(path, observers=observers)
+            return resume(path, callbacks=callbacks)
         shutil.rmtree(path, ignore_errors=True)
-        return start(Experiment.prepare(config), path, observers=observers)
+        return start(Experiment.prepare(config), path, callbacks=callbacks)
 
     def _trial(self, values: Mapping[str, Value], score: float | None, attributes: Mapping[str, Any]) -> Trial:
         return Trial(dict(values), self._path(values), score, attributes.get("knn"), attributes.get("problem", ""))
@@ -235,7 +235,7 @@ class _Search:
 
 
 class _NoLock:
-    """The directory is locked already, and Optuna's own lock would outlive a killed process."""
+    """Lock that does nothing: the directory is locked already, and Optuna's own lock would outlive a killed process."""
 
     def acquire(self) -> bool:
         return True
@@ -253,10 +253,10 @@ def _optuna() -> Any:
     return optuna
 
 
-def _open(directory: Path, terms: Mapping[str, Any]) -> Path:
-    """Makes the directory, or checks that it belongs to the same search."""
+def _open(directory: Path, spec: Mapping[str, Any]) -> Path:
+    """Make the directory, or check that it belongs to the same search."""
     file = directory / "tuning.json"
-    content = json.dumps(terms, indent=1) + "\n"
+    content = json.dumps(spec, indent=1) + "\n"
     if file.is_file():
         if json.loads(file.read_text(encoding="utf-8")) != json.loads(content):
             raise UserError(
@@ -271,7 +271,7 @@ def _open(directory: Path, terms: Mapping[str, Any]) -> Path:
 
 
 def _journal(directory: Path) -> Path:
-    """Optuna's journal, without the half line that a killed process may have left at its end."""
+    """Return Optuna's journal, without the half line that a killed process may have left at its end."""
     journal = directory / "journal.jsonl"
     if journal.is_file():
         content = journal.read_bytes()
@@ -281,12 +281,12 @@ def _journal(directory: Path) -> Path:
 
 
 def _ended(study: Any) -> list[Any]:
-    """Trials with a score, or with a run that failed; not those that a kill cut short."""
+    """Return trials with a score, or with a run that failed; not those that a kill cut short."""
     return [trial for trial in study.trials if trial.value is not None or "problem" in trial.user_attrs]
 
 
 def _ask_again(study: Any, optuna: Any) -> None:
-    """Queues trials that a kill cut short; the grid sampler comes back to them by itself."""
+    """Queue trials that a kill cut short; the grid sampler comes back to them by itself."""
     for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         if trial.params:
@@ -302,7 +302,7 @@ def _as_tree(values: Mapping[str, Value]) -> Tree:
 
 
 def _write(tuning: Tuning, tree: Mapping[str, Any]) -> None:
-    """The trials as JSON, the picture, and the recipe with the best values."""
+    """Write the trials as JSON, the plot, and the recipe with the best values."""
     from unisono.tune_plot import draw_tuning
 
     rows = [

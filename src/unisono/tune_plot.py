@@ -1,4 +1,4 @@
-"""A picture of a search: the score against kNN accuracy where there are labels, else the score of every trial."""
+"""Plot of a search: the score against kNN accuracy where there are labels, else the score of every trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEST = "#CC6677"
 
 
 def draw_tuning(tuning: Tuning, path: Path) -> None:
-    """Writes the picture as an image whose format the path's suffix names.
+    """Write the picture as an image whose format the path's suffix names.
 
     Args:
         tuning: has at least one trial with a score.
@@ -46,5 +46,5 @@ def draw_tuning(tuning: Tuning, path: Path) -> None:
 
 
 def describe(values: Mapping[str, object]) -> str:
-    """``learning_rate 0.01, ema 0.99``."""
+    """Return text such as ``learning_rate 0.01, ema 0.99``."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in values.items())

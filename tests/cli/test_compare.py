@@ -31,7 +31,7 @@ def test_other_formats(unisono: Command, runs: list[Path], tmp_path: Path) -> No
     assert "| simclr | 3 | 61.0 ± 1.0 |" in unisono("compare", *runs, "--format", "markdown").out
     assert r"byol & 3 & 62.0 $\pm$ 2.0 \\" in unisono("compare", *runs, "--format", "latex").out
     assert unisono("compare", *runs, "--format", "csv").out.startswith("group,metric,mean,deviation,seeds,")
-    report = json.loads(unisono("compare", *runs, "--json", "--page", tmp_path / "page.html").out)
+    report = json.loads(unisono("compare", *runs, "--json", "--html", tmp_path / "page.html").out)
     assert report["against"] == "simclr"
     assert report["differences"][0]["pairs"] == 3
     assert "<!DOCTYPE html>" in (tmp_path / "page.html").read_text()

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from tests.cli.conftest import Command
 from unisono.cli.deploy import app
-from unisono.deploy.layout import ServerDirectory
+from unisono.deploy.directories import ServerDirectory
 from unisono.deploy.runs import prepare_run
 from unisono.runs.directory import RunDirectory
 

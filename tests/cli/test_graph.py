@@ -13,13 +13,13 @@ def rows(text: str) -> list[list[str]]:
 
 def test_table_shows_every_device_and_its_neighbors(unisono: Command) -> None:
     text = unisono("graph", "--clients", 10).out
-    assert "10 devices, 15 links, 3.0 neighbours each, connected" in text
-    found = {int(device): (int(links), {int(other) for other in others}) for device, links, *others in rows(text)}
+    assert "10 clients, 15 links, 3.0 neighbours each, connected" in text
+    found = {int(client): (int(links), {int(other) for other in others}) for client, links, *others in rows(text)}
     assert list(found) == list(range(10))
     assert sum(links for links, _ in found.values()) == 30
-    for device, (links, others) in found.items():
+    for client, (links, others) in found.items():
         assert len(others) == links
-        assert all(device in found[other][1] for other in others)
+        assert all(client in found[other][1] for other in others)
 
 
 def test_ring(unisono: Command) -> None:
@@ -47,7 +47,7 @@ def test_recipe_gives_the_devices(unisono: Command) -> None:
 
 def test_picture(unisono: Command, tmp_path: Path) -> None:
     arguments = ("--clients", 5, "--set", "data.dataset=digits", "--set", "partition.classes_per_client=4")
-    assert "Drawn in links.png" in unisono("graph", *arguments, "--picture", "links.png").out
+    assert "Drawn in links.png" in unisono("graph", *arguments, "--plot", "links.png").out
     with Image.open(tmp_path / "links.png") as image:
         assert min(image.size) > 300
 
@@ -55,5 +55,5 @@ def test_picture(unisono: Command, tmp_path: Path) -> None:
 def test_mistakes(unisono: Command) -> None:
     assert "graph.topology must be" in unisono("graph", "--topology", "star").sentence
     assert "graph.mean_degree must be higher" in unisono("graph", "--mean-degree", 1).sentence
-    wrong = unisono("graph", "--set", "data.dataset=digits", "--picture", "links.nonsense")
-    assert "--picture must name an image file" in wrong.sentence
+    wrong = unisono("graph", "--set", "data.dataset=digits", "--plot", "links.nonsense")
+    assert "--plot must name an image file" in wrong.sentence

@@ -49,7 +49,7 @@ def test_recipe_gives_data_and_split(unisono: Command) -> None:
 
 
 def test_picture(unisono: Command, tmp_path: Path) -> None:
-    assert unisono(*DIGITS, "--clients", 8, "--picture", "split.png").code == 0
+    assert unisono(*DIGITS, "--clients", 8, "--plot", "split.png").code == 0
     with Image.open(tmp_path / "split.png") as image:
         assert min(image.size) > 100
 
@@ -70,7 +70,7 @@ def test_bar(counts: list[int], expected: str) -> None:
 
 def test_rotations_are_shown_and_drawn(unisono: Command, tmp_path: Path) -> None:
     shifted = (*DIGITS, "--clients", 8, "--set", "shift.kind=rotation", "--set", "shift.alpha=0.0001")
-    text = unisono(*shifted, "--picture", "split.png").out
+    text = unisono(*shifted, "--plot", "split.png").out
     assert "rotated by 1.0 of 10 bins" in " ".join(text.split())
     assert "rotations 0 to 360" in text
     assert all(row[-1] == BARS[-1] for row in rows(text))

@@ -6,13 +6,13 @@ from itertools import count
 import pytest
 from rich.console import Console
 
-from unisono.cli.meter import Meter
 from unisono.cli.progress import Progress, headline
+from unisono.cli.run_progress import RunProgress
 from unisono.config import Config, resolve
 from unisono.core.errors import ClientError
 from unisono.core.payload import Payload
-from unisono.federation.rounds import RoundRecord, State
-from unisono.federation.worker import Report
+from unisono.federation.client_turn import ClientStats
+from unisono.federation.loop import RoundRecord, ServerState
 
 
 @pytest.fixture
@@ -26,19 +26,19 @@ def watch(progress: Progress) -> None:
         for round in range(6):
             progress.on_round_start(round, 10)
             for client_id in range(10):
-                progress.on_client("train", Report(client_id, 200, 0, 0, 0.1, {}))
+                progress.on_client_end("train", ClientStats(client_id, 200, 0, 0, 0.1, {}))
             probes = {"probe.linear": 0.7125, "probe.knn": 0.5} if round == 4 else {}
             record = RoundRecord(round, 10, 10, metrics={"loss": 2.5 - round, **probes}, seconds={"round": 4.0})
-            progress.on_round_end(State(round + 1, Payload()), record)
+            progress.on_round_end(ServerState(round + 1, Payload()), record)
         progress.on_round_start(6, 10)
-        progress.on_client("train", Report(0, 200, 0, 0, 0.1, {}))
-        progress.on_failure(ClientError(6, "train", 3, "no battery"))
+        progress.on_client_end("train", ClientStats(0, 200, 0, 0, 0.1, {}))
+        progress.on_client_failure(ClientError(6, "train", 3, "no battery"))
 
 
 def test_terminal_shows_bars_in_80_columns_and_keeps_probe_rounds(config: Config) -> None:
     file = io.StringIO()
     progress = Progress(config, Console(file=file, force_terminal=True, color_system=None, width=80), redrawn=True)
-    progress.meter = Meter(20, config.training, clock=map(float, count()).__next__)
+    progress.run = RunProgress(20, config.training, clock=map(float, count()).__next__)
     watch(progress)
     text = file.getvalue()
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is hidden"
@@ -87,5 +87,5 @@ def test_notes_are_shown_with_their_round(config: Config, redrawn: bool) -> None
     console = Console(file=file, force_terminal=redrawn, color_system=None, width=80)
     with Progress(config, console, redrawn=redrawn) as progress:
         progress.on_round_start(3, 10)
-        progress.on_round_end(State(4, Payload()), RoundRecord(3, 10, 10, notes=["the clusters are collapsing"]))
+        progress.on_round_end(ServerState(4, Payload()), RoundRecord(3, 10, 10, notes=["the clusters are collapsing"]))
     assert "note: round 4: the clusters are collapsing" in file.getvalue()

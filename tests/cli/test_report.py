@@ -30,7 +30,7 @@ def test_a_run_whose_data_is_gone_still_has_a_page(unisono: Command, demo: Path)
     config.write_text(config.read_text().replace('dataset = "digits"', 'dataset = "folder"\npath = "nowhere"'))
     result = unisono("report", demo)
     assert result.code == 0
-    assert result.err.startswith("note: The page has no map of the last state: ")
+    assert result.err.startswith("note: The report has no map of the last state: ")
     assert "nowhere" in result.err
     assert '"id":"curves"' in (demo / "report.html").read_text()
 

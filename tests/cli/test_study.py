@@ -41,7 +41,7 @@ def test_several_runs_at_a_time_make_the_same_table(unisono: Command, tmp_path: 
     planned = unisono("study", "small.toml", "--seeds", "0,1", "--directory", "one", "--name", "again", "--dry-run")
     assert planned.out.count(f"in {Path('one', 'small')}") == 6
     assert planned.out.count("not run") == 6
-    fresh = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again", "--dry-run", "--fresh")
+    fresh = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again", "--dry-run", "--no-reuse")
     assert fresh.out.count("not run") == 6
     copied = unisono("study", "small.toml", "--seeds", "0", "--directory", "one", "--name", "again")
     assert "6 runs with the same settings are copied from one/small" in copied.out

@@ -12,7 +12,7 @@ from tests.studies.conftest import SMALL
 from tests.studies.test_history import write_run
 from unisono.cli.study_progress import Pace, StudyProgress
 from unisono.core.payload import Payload
-from unisono.federation.rounds import RoundRecord, State
+from unisono.federation.loop import RoundRecord, ServerState
 from unisono.studies.grid import Cell, make_cells
 from unisono.studies.study import UNTRAINED, read_study
 
@@ -90,9 +90,9 @@ def test_a_line_per_run_outside_of_a_terminal(cells: list[Cell], tmp_path: Path)
     console = Console(file=text, width=200)
     progress = StudyProgress(cells[:3], study, console, after=lambda cell, reason: after.append((cell.variant, reason)))
     with progress:
-        (observer,) = progress.on_cell_start(cells[1], cells[1].config())
-        observer.on_round_start(0, 4)
-        observer.on_round_end(State(1, Payload()), RoundRecord(0))
+        (callback,) = progress.on_cell_start(cells[1], cells[1].config())
+        callback.on_round_start(0, 4)
+        callback.on_round_end(ServerState(1, Payload()), RoundRecord(0))
         finish(cells[1], 1)
         progress.on_cell_end(cells[1], 65.0)
         progress.on_cell_failure(cells[2], "it\nbroke")

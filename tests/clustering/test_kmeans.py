@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unisono.clustering.kmeans import Clusters, kmeans, nearest_members, seed_points
+from unisono.clustering.kmeans import KMeansClusters, kmeans, nearest_members, seed_points
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -20,7 +20,7 @@ def blobs(num_blobs: int, size: int, dim: int = 5) -> tuple[Tensor, Tensor]:
     return centres[owner] + torch.randn(len(owner), dim, generator=rng(2)), owner
 
 
-def inertia(points: Tensor, clusters: Clusters) -> float:
+def inertia(points: Tensor, clusters: KMeansClusters) -> float:
     return float((points - clusters.centroids[clusters.assignment]).square().sum())
 
 

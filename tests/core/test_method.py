@@ -77,7 +77,7 @@ def test_hooks_that_are_not_overridden_are_capabilities_that_a_method_lacks() ->
     assert method.release_guarantee() is None
     assert method.cluster_consistency(None, [], None) is None  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
-        Method.overrides("assigner")
+        Method.overrides("cluster model")
 
 
 CAPABILITIES = {

@@ -9,23 +9,23 @@ from pathlib import Path
 import torch
 
 from unisono.core.payload import Payload
-from unisono.deploy.desk import ClientDesk
-from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.client import DeployedClient
+from unisono.deploy.directories import ClientDirectory
 from unisono.deploy.processes import run_client
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.executor import serve_tasks
 from unisono.engines.flower.messages import Request
-from unisono.federation.worker import Answer
+from unisono.federation.client_turn import ClientResult
 
 ATTACKS = ("nan", "huge", "raise")
 
 
-class HostileDesk(ClientDesk):
+class HostileDesk(DeployedClient):
     """Spoils its answers, one attack per round."""
 
     attack: Path
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> ClientResult:
         answer = super().answer(request)
         if not self.attack.exists():
             return answer
@@ -46,9 +46,9 @@ def spoiled(payload: Payload, kind: str) -> Payload:
 
 def work(directory: ClientDirectory, attack: Path) -> None:
     torch.set_num_threads(1)
-    desk = HostileDesk(directory)
-    desk.attack = attack
-    serve_tasks(make_client_app(lambda node_config: desk), f"127.0.0.1:{directory.config.port}", directory.secret)
+    handler = HostileDesk(directory)
+    handler.attack = attack
+    serve_tasks(make_client_app(lambda node_config: handler), f"127.0.0.1:{directory.config.port}", directory.secret)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from unisono.deploy.creation import create_federation
-from unisono.deploy.layout import CLIENT_FILE, SERVER_FILE, ClientDirectory, ServerDirectory, config_text
+from unisono.deploy.directories import CLIENT_FILE, SERVER_FILE, ClientDirectory, ServerDirectory, config_text
+from unisono.deploy.init import create_federation
 from unisono.deploy.runs import node_table
 
 UNISONO = (sys.executable, "-m", "unisono")
@@ -45,12 +45,12 @@ class RunningFederation:
         ports = free_ports(NUM_CLIENTS + 1)
         create_federation(self.path, NUM_CLIENTS, hosts, ports[0])
         self.server = ServerDirectory.open(self.path)
-        self.configure_server(host="127.0.0.1", wait=120.0)
+        self.configure_server(host="127.0.0.1", start_timeout=120.0)
         self.clients = [self.path / f"client-{number}" for number in range(NUM_CLIENTS)]
         for number, path in enumerate(self.clients):
             own = ClientDirectory.open(path).config
             data = write_samples(root / f"data-{number}", number)
-            values = {"port": ports[number + 1], "share_data": True, "data": str(data), "poll": 0.5}
+            values = {"port": ports[number + 1], "share_data": True, "data": str(data), "poll_interval": 0.5}
             (path / CLIENT_FILE).write_text(config_text(own.model_copy(update=values)))
         self.hostile = hostile
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -19,21 +19,21 @@ pytest.importorskip("flwr")
 import unisono
 from tests.deploy.hostile import ATTACKS
 from tests.deploy.running import NUM_CLIENTS, SMALL, RunningFederation, read_lines, sets, write_labelled
-from tests.report.test_run_page import page_of
+from tests.report.test_run_report import page_of
 from unisono.config import resolve
 from unisono.core.method import RunInfo
 from unisono.data.datasets import DataConfig
 from unisono.deploy.certificates import make_node_key
-from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.negotiation import load_client_data
 from unisono.deploy.runs import connect, node_table
-from unisono.deploy.terms import own_data
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
 from unisono.engines.flower.control import key_bytes
-from unisono.engines.lanes import Workshop
-from unisono.federation.client_store import ClientStore
+from unisono.engines.shards import WorkerSetup
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.client_turn import FederatedDataset
+from unisono.federation.loop import RoundLoop
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.rounds import Federation
-from unisono.federation.worker import Clients
 from unisono.runs.directory import RunDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower"), pytest.mark.timeout(600)]
@@ -54,15 +54,15 @@ def embedded_result(federation: RunningFederation, run: Path) -> dict[str, torch
     """The server's networks after the same run on the embedded engine, with the clients' samples in one place."""
     directory = RunDirectory.open(run)
     config = resolve(directory.config_tree)
-    parts = [own_data(ClientDirectory.open(path), DataConfig(channels=1)).samples for path in federation.clients]
+    parts = [load_client_data(ClientDirectory.open(path), DataConfig(channels=1)).samples for path in federation.clients]
     indices = torch.arange(sum(map(len, parts))).split([len(part) for part in parts])
     info = RunInfo(**directory.load_run_info(), sections=config.method_sections)
     method = config.method_class(config.method, info)
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
-    workshop = Workshop(method, Clients(torch.cat(parts), indices, None), postprocessor, config.aggregation)
-    with EmbeddedEngine(workshop, EngineConfig(workers=0, device="cpu")) as engine:
-        whole = Federation(method, engine, ClientStore(), config.federation_sections, config.run.seed)
-        return whole.run(whole.start()).server.flatten()
+    setup = WorkerSetup(method, FederatedDataset(torch.cat(parts), indices, None), postprocessor, config.aggregation)
+    with EmbeddedEngine(setup, EngineConfig(workers=0, device="cpu")) as engine:
+        whole = RoundLoop(method, engine, ClientStateStore(), config.loop, config.run.seed)
+        return whole.run(whole.initial_state()).server.flatten()
 
 
 def test_fedema_survives_a_server_that_is_killed_and_has_the_bits_of_the_embedded_engine(
@@ -97,11 +97,11 @@ def test_orchestra_is_fetched_and_clusters(federation: RunningFederation) -> Non
         "federation.rounds=2", "method.projection_dim=16", "method.num_local_clusters=4", "method.num_global_clusters=3",
         "data.channels=1", *SMALL,
     )  # fmt: skip
-    federation.configure_server(labelled=str(write_labelled(federation.root / "labelled.npz")))
+    federation.configure_server(labelled_data=str(write_labelled(federation.root / "labelled.npz")))
     try:
         run = federation.run("orchestra", "orchestra", *settings)
     finally:
-        federation.configure_server(labelled=None)
+        federation.configure_server(labelled_data=None)
     found = list(read_lines(run / "metrics.jsonl"))[-1]
     assert {
         "probe.align",
@@ -154,7 +154,7 @@ def test_poisoned_updates_are_left_out_and_recorded(federation: RunningFederatio
     attack = federation.root / "attack"
     attack.touch()
     try:
-        settings = (*FEDEMA, f"federation.rounds={len(ATTACKS)}", "engine.max_answer=8.0")
+        settings = (*FEDEMA, f"federation.rounds={len(ATTACKS)}", "engine.max_message_mib=8.0")
         run = federation.run("fedema", "attacked", *settings)
     finally:
         attack.unlink()

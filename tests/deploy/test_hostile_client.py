@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unisono.core.errors import UserError
-from unisono.deploy.agreement import agree
+from unisono.deploy.negotiation import negotiate
 
 HONEST = {"shape": [1, 8, 8], "samples": 50, "mean": [0.4], "std": [0.2]}
 LIES: list[dict[str, Any]] = [
@@ -38,22 +38,22 @@ LIES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_an_absurd_description_neither_ends_a_run_nor_counts(lie: dict[str, Any]) -> None:
-    agreed = agree({0: {**HONEST, **lie}, 1: HONEST, 2: HONEST})
+    agreed = negotiate({0: {**HONEST, **lie}, 1: HONEST, 2: HONEST})
     assert (agreed.shape, agreed.mean, agreed.std) == ((1, 8, 8), pytest.approx((0.4,)), pytest.approx((0.2,)))
-    reason = agreed.misfit({**HONEST, **lie})
+    reason = agreed.rejection_reason({**HONEST, **lie})
     assert reason
     assert "\n" not in reason
 
 
 def test_a_description_without_its_parts_is_refused() -> None:
-    agreed = agree({1: HONEST})
-    assert agreed.misfit({})
+    agreed = negotiate({1: HONEST})
+    assert agreed.rejection_reason({})
     with pytest.raises(UserError, match="No client has described its data"):
-        agree({0: {}})
+        negotiate({0: {}})
 
 
 def test_no_client_sets_the_mean_alone_by_claiming_many_samples() -> None:
     """Ten times the median is all that anyone counts for."""
     liar = {**HONEST, "samples": 10**9, "mean": [1.0]}
-    agreed = agree({0: liar, 1: HONEST, 2: HONEST})
+    agreed = negotiate({0: liar, 1: HONEST, 2: HONEST})
     assert agreed.mean[0] == pytest.approx((10 * 1.0 + 2 * 0.4) / 12)

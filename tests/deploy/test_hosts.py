@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from tests.deploy.running import UNISONO, RunningFederation
-from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.directories import ClientDirectory
 from unisono.deploy.runs import node_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unisono.config import resolve
-from unisono.deploy.creation import create_federation
-from unisono.deploy.layout import ServerDirectory
+from unisono.deploy.directories import ServerDirectory
+from unisono.deploy.init import create_federation
 from unisono.deploy.runs import follow
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from tests.report.test_run_page import page_of
+from tests.report.test_run_report import page_of
 from tests.tiny import INPUT_SHAPE, SIZES, tiny_clients
 from unisono import running
 from unisono.backends import Backend
@@ -23,14 +23,14 @@ from unisono.data.datasets import Dataset
 from unisono.deploy.runs import prepare_run
 from unisono.deploy.server import check_evaluation
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
-from unisono.engines.lanes import Workshop
+from unisono.engines.shards import WorkerSetup
 from unisono.experiment import check_run
-from unisono.federation.client_store import ClientStore
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.report import gathering
+from unisono.report import collector
+from unisono.report.collector import AboutMethod
 from unisono.report.files import ReportFiles
-from unisono.report.gathering import AboutMethod
 from unisono.reporting import make_report
 from unisono.running import execute
 from unisono.runs.directory import RunDirectory
@@ -53,8 +53,8 @@ def backend(config: Config, directory: RunDirectory) -> Iterator[Backend]:
     method = build(config)
     check_run(config, method, len(SIZES))
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
-    workshop = Workshop(method, tiny_clients(labels=False), postprocessor, config.aggregation)
-    with EmbeddedEngine(workshop, EngineConfig(workers=0, device="cpu")) as engine:
+    setup = WorkerSetup(method, tiny_clients(labels=False), postprocessor, config.aggregation)
+    with EmbeddedEngine(setup, EngineConfig(workers=0, device="cpu")) as engine:
         collector = AboutMethod(directory, method) if config.report.enabled else None
         yield Backend(method, engine, (), dict(enumerate(SIZES)), "none", collector)
 
@@ -68,13 +68,13 @@ def facts(document: dict[str, Any]) -> dict[str, str]:
     return dict(pairs)
 
 
-class Raising(Observer):
+class Raising(Callback):
     """Raises after the first round."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         raise self._error
 
 
@@ -110,10 +110,10 @@ def test_preflight_warnings_reach_the_privacy_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [UserError("no quorum."), KeyboardInterrupt()])
 def test_failed_run_says_why_and_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     closed: list[bool] = []
-    monkeypatch.setattr(ClientStore, "close", lambda store: closed.append(True))
+    monkeypatch.setattr(ClientStateStore, "close", lambda store: closed.append(True))
     directory = prepared(tmp_path)
     with pytest.raises(type(error)):
-        execute(directory, backend, observers=[Raising(error)], run_id=RUN_ID)
+        execute(directory, backend, callbacks=[Raising(error)], run_id=RUN_ID)
     reason = "no quorum." if isinstance(error, UserError) else "interrupted"
     assert directory.read_json("status.json") == {"status": "failed", "round": 1, "run_id": RUN_ID, "reason": reason}
     found = page_of(directory.path)
@@ -129,12 +129,12 @@ def test_a_problem_with_the_report_fails_no_run(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no ink")
 
-    monkeypatch.setattr(running, "write_page", fail)
-    monkeypatch.setattr(gathering, "about_method", fail)
+    monkeypatch.setattr(running, "write_report", fail)
+    monkeypatch.setattr(collector, "about_method", fail)
     directory = prepared(tmp_path)
     execute(directory, backend, run_id=RUN_ID)
     assert directory.finished
-    assert ReportFiles(directory).problems.count("RuntimeError: no ink") == 2
+    assert ReportFiles(directory).errors.count("RuntimeError: no ink") == 2
 
 
 def test_no_report_where_none_is_wanted(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_report_made_anew_shows_no_data_of_another_place(tmp_path: Path) -> No
     execute(directory, backend, run_id=RUN_ID)
     shutil.rmtree(directory.path / "report")
     _, problem = make_report(directory.path)
-    assert problem == "The page has no map of the last state: its samples are with the clients of its federation."
+    assert problem == "The report has no map of the last state: its samples are with the clients of its federation."
     assert ReportFiles(directory).read("about") is None
     assert "data" not in [part["id"] for part in page_of(directory.path)["sections"]]
 
@@ -157,7 +157,10 @@ def test_a_report_made_anew_shows_no_data_of_another_place(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("evaluation.consistency=true", r"evaluation\.consistency clusters the samples of all clients in one place"),
+        (
+            "evaluation.cluster_consistency=true",
+            r"evaluation\.cluster_consistency clusters the samples of all clients in one place",
+        ),
         ("evaluation.warm_start=true", r"evaluation\.warm_start needs labelled samples at the server: set labelled"),
         ("evaluation.probes=['linear']", r"evaluation\.probes asks for 'linear', which needs labelled samples at the server"),
         ("evaluation.probes=['kmeans']", "'kmeans', which needs labelled samples at the server"),
@@ -186,6 +189,6 @@ def test_labelled_samples_allow_every_probe(tmp_path: Path, labelled: Dataset) -
 def labelled(tmp_path: Path) -> Dataset:
     from tests.deploy.running import write_labelled
     from unisono.data.datasets import DataConfig
-    from unisono.deploy.probing import load_labelled
+    from unisono.deploy.evaluation import load_labelled
 
     return load_labelled(write_labelled(tmp_path / "labelled.npz"), INPUT_SHAPE, DataConfig())

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from unisono.core.payload import Payload
-from unisono.deploy.states import NAME, LocalStates
+from unisono.deploy.states import NAME, ClientStateFiles
 
 
 def state(number: int) -> Payload:
@@ -15,8 +15,8 @@ def state(number: int) -> Payload:
 
 
 def test_a_state_is_found_by_its_name_after_a_restart(tmp_path: Path) -> None:
-    reference = LocalStates(tmp_path, 3).save(state(1), round=0, begun=Payload())
-    again = LocalStates(tmp_path, 3)
+    reference = ClientStateFiles(tmp_path, 3).save(state(1), round=0, begun=Payload())
+    again = ClientStateFiles(tmp_path, 3)
     assert again.has(reference)
     assert again.load(reference).scalars == {"n": 1}
     assert set(reference.scalars) == {NAME}
@@ -24,7 +24,7 @@ def test_a_state_is_found_by_its_name_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_round_that_is_tried_again_begins_where_it_began(tmp_path: Path) -> None:
-    states = LocalStates(tmp_path, 3)
+    states = ClientStateFiles(tmp_path, 3)
     before = states.save(state(1), round=4, begun=Payload())
     states.save(state(2), round=5, begun=before)
     assert states.load(before).scalars == {"n": 1}
@@ -32,14 +32,14 @@ def test_a_round_that_is_tried_again_begins_where_it_began(tmp_path: Path) -> No
 
 
 def test_an_empty_state_has_no_name_and_no_name_is_an_empty_state(tmp_path: Path) -> None:
-    states = LocalStates(tmp_path, 3)
+    states = ClientStateFiles(tmp_path, 3)
     assert not states.save(Payload(), round=0, begun=Payload()).scalars
     assert not states.load(Payload()).groups
     assert states.has(Payload())
 
 
 def test_old_states_go(tmp_path: Path) -> None:
-    states = LocalStates(tmp_path, history=2)
+    states = ClientStateFiles(tmp_path, history=2)
     references = [Payload()]
     for number in range(10):
         references.append(states.save(state(number), round=number, begun=references[-1]))
@@ -50,7 +50,7 @@ def test_old_states_go(tmp_path: Path) -> None:
 
 
 def test_what_a_recent_step_began_with_stays_however_old(tmp_path: Path) -> None:
-    states = LocalStates(tmp_path, history=2)
+    states = ClientStateFiles(tmp_path, history=2)
     first = states.save(state(1), round=0, begun=Payload())
     states.save(state(2), round=1, begun=first)  # an attempt that came to nothing
     late = states.save(state(3), round=100, begun=first)
@@ -62,7 +62,7 @@ def test_what_a_recent_step_began_with_stays_however_old(tmp_path: Path) -> None
 
 def test_a_name_that_is_a_path_is_no_name(tmp_path: Path) -> None:
     (tmp_path / "secret.payload").write_bytes(b"x")
-    states = LocalStates(tmp_path / "run", 3)
+    states = ClientStateFiles(tmp_path / "run", 3)
     for name in ("../secret", "/etc/passwd", "000001-000001/../../secret"):
         assert not states.load(Payload(scalars={NAME: name})).groups
         assert not states.has(Payload(scalars={NAME: name}))

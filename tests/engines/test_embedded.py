@@ -1,4 +1,4 @@
-"""The embedded engine: lanes, dead workers, late clients."""
+"""The embedded engine: shards, dead workers, late clients."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
-from unisono.engines import pool
+from unisono.engines import worker_pool
 from unisono.engines.devices import resolve_devices, threads
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
-from unisono.federation.rounds import Observer
-from unisono.federation.worker import Report
+from unisono.federation.client_turn import ClientStats
+from unisono.federation.loop import Callback
 from unisono.methods.simclr import SimCLR
 from unisono.testing.tiny import SIZES, TinyFederation, same_bits
 
@@ -30,7 +30,7 @@ EVERYONE = {"cohort": {"size": len(SIZES)}}
 TOLERANT = {"federation": {"strict": False}, **EVERYONE}
 
 
-class KillWorkers(Observer):
+class KillWorkers(Callback):
     """Kills all workers once, after the first client of the run has answered."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:
@@ -38,8 +38,8 @@ class KillWorkers(Observer):
         self.killed: list[int] = []
         self.clients: list[int] = []
 
-    def on_client(self, phase: str, report: Report) -> None:
-        self.clients.append(report.client_id)
+    def on_client_end(self, phase: str, stats: ClientStats) -> None:
+        self.clients.append(stats.client_id)
         if not self.killed:
             self.killed = list(self.engine.worker_pids)
             for pid in self.killed:
@@ -50,7 +50,7 @@ def test_killed_workers_are_replaced_and_their_lanes_redone() -> None:
     expected = TinyFederation("simclr", over=EVERYONE).run()
     tiny = TinyFederation("simclr", workers=2, over=EVERYONE)
     killer = KillWorkers(tiny.engine)
-    assert same_bits(tiny.run(observers=[killer]), expected)
+    assert same_bits(tiny.run(callbacks=[killer]), expected)
     assert len(killer.killed) == 2
     assert sorted(killer.clients) == sorted(list(range(len(SIZES))) * 3), "each client is told of once per round"
 
@@ -58,7 +58,7 @@ def test_killed_workers_are_replaced_and_their_lanes_redone() -> None:
 def test_idle_workers_that_die_are_replaced() -> None:
     expected = TinyFederation("simclr").run()
     tiny = TinyFederation("simclr", workers=2)
-    state = tiny.federation.run_round(tiny.federation.start())
+    state = tiny.federation.run_round(tiny.federation.initial_state())
     for pid in tiny.engine.worker_pids:
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.1)
@@ -101,7 +101,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     parent = os.fork()
     if parent == 0:
         tiny = TinyFederation("simclr", workers=2)
-        tiny.federation.run_round(tiny.federation.start())
+        tiny.federation.run_round(tiny.federation.initial_state())
         os.write(writer, " ".join(map(str, tiny.engine.worker_pids)).encode() + b"\n")
         signal.pause()
     pids = [int(pid) for pid in os.read(reader, 1000).split()]
@@ -127,11 +127,11 @@ class Deadly(SimCLR):
 
 def test_a_client_that_keeps_killing_its_worker_is_left_out() -> None:
     tiny = _with_method(TinyFederation("simclr", workers=2, over=TOLERANT), Deadly)
-    outcome = []
-    tiny.federation.run(tiny.federation.start(), [_Failures(outcome)], until=1)
+    failures = []
+    tiny.federation.run(tiny.federation.initial_state(), [_Failures(failures)], until=1)
     tiny.engine.close()
-    assert [failure.client_id for failure in outcome] == [3]
-    assert "died" in outcome[0].reason
+    assert [failure.client_id for failure in failures] == [3]
+    assert "died" in failures[0].reason
 
 
 def test_a_client_that_keeps_killing_its_worker_stops_a_strict_run() -> None:
@@ -154,11 +154,11 @@ class Slow(SimCLR):
 def test_a_client_that_hangs_is_left_out_after_its_timeout() -> None:
     tiny = _with_method(TinyFederation("simclr", workers=2, over=TOLERANT), Slow)
     tiny.engine._timeout = 3.0
-    outcome: list[ClientError] = []
-    tiny.federation.run(tiny.federation.start(), [_Failures(outcome)], until=1)
+    failures: list[ClientError] = []
+    tiny.federation.run(tiny.federation.initial_state(), [_Failures(failures)], until=1)
     tiny.engine.close()
-    assert [failure.client_id for failure in outcome] == [0]
-    assert outcome[0].reason == "no answer within 3 s"
+    assert [failure.client_id for failure in failures] == [0]
+    assert failures[0].reason == "no answer within 3 s"
 
 
 class StuckOnce(SimCLR):
@@ -176,7 +176,7 @@ class StuckOnce(SimCLR):
 
 
 def test_a_worker_that_is_stuck_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "QUIET_LIMIT", 2.0)
+    monkeypatch.setattr(worker_pool, "QUIET_LIMIT", 2.0)
     expected = TinyFederation("simclr", over=EVERYONE).run(until=1)
     kind = type("StuckOnce", (StuckOnce,), {"marker": str(tmp_path / "stuck")})
     tiny = _with_method(TinyFederation("simclr", workers=2, over=EVERYONE), kind)
@@ -217,18 +217,18 @@ class Broken(SimCLR):
 def test_bad_answers_are_recorded_and_left_out(workers: int, fault: str, reason: str) -> None:
     kind = type("Broken", (Broken,), {"fault": fault})
     tiny = _with_method(TinyFederation("simclr", workers=workers, over=TOLERANT), kind)
-    outcome: list[ClientError] = []
-    state = tiny.federation.run(tiny.federation.start(), [_Failures(outcome)], until=1)
+    failures: list[ClientError] = []
+    state = tiny.federation.run(tiny.federation.initial_state(), [_Failures(failures)], until=1)
     tiny.engine.close()
     assert state.round == 1
-    assert [(failure.round, failure.phase, failure.client_id) for failure in outcome] == [(0, "train", 1)]
-    assert reason in outcome[0].reason
-    assert "client_step" in outcome[0].details or fault != "raise"
+    assert [(failure.round, failure.phase, failure.client_id) for failure in failures] == [(0, "train", 1)]
+    assert reason in failures[0].reason
+    assert "client_step" in failures[0].details or fault != "raise"
 
 
 def test_a_growing_broadcast_gets_more_room() -> None:
     tiny = TinyFederation("simclr", workers=1)
-    broadcast = tiny.method.broadcast(tiny.federation.start().server, Context(0))
+    broadcast = tiny.method.broadcast(tiny.federation.initial_state().server, Context(0))
     tiny.engine.open(broadcast)
     first = tiny.engine.worker_pids
     tiny.engine.open(broadcast.with_groups(extra={"x": torch.zeros(10**6)}))
@@ -256,12 +256,12 @@ def test_threads_are_restored() -> None:
 
 def test_workers_default_to_the_cores_of_the_process() -> None:
     tiny = TinyFederation("simclr")
-    assert EmbeddedEngine(tiny.workshop, EngineConfig()).num_workers == len(os.sched_getaffinity(0))
+    assert EmbeddedEngine(tiny.setup, EngineConfig()).num_workers == len(os.sched_getaffinity(0))
 
 
 def test_spawned_workers_give_the_same_bits() -> None:
     expected = TinyFederation("simclr").run(until=1)
-    assert same_bits(TinyFederation("simclr", workers=2, over={"engine": {"start": "spawn"}}).run(until=1), expected)
+    assert same_bits(TinyFederation("simclr", workers=2, over={"engine": {"start_method": "spawn"}}).run(until=1), expected)
 
 
 def test_spawned_workers_know_a_method_from_a_users_own_file(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_spawned_workers_know_a_method_from_a_users_own_file(tmp_path: Path) -> 
     file.write_text("from unisono.methods.simclr import SimCLR\n\nclass Mine(SimCLR):\n    pass\n")
     own = f"{file}:Mine"
     expected = TinyFederation("simclr").run(until=1)
-    assert same_bits(TinyFederation(own, workers=1, over={"engine": {"start": "spawn"}}).run(until=1), expected)
+    assert same_bits(TinyFederation(own, workers=1, over={"engine": {"start_method": "spawn"}}).run(until=1), expected)
 
 
 def test_compiled_networks_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,11 +290,11 @@ def test_precision_and_memory_format_train(precision: str, channels_last: bool) 
     assert all(bool(torch.isfinite(tensor).all()) for _, tensor in state.server.tensors())
 
 
-class _Failures(Observer):
+class _Failures(Callback):
     def __init__(self, found: list[ClientError]) -> None:
         self.found = found
 
-    def on_failure(self, failure: ClientError) -> None:
+    def on_client_failure(self, failure: ClientError) -> None:
         self.found.append(failure)
 
 

@@ -11,7 +11,7 @@ def config(**values: object) -> EvaluationConfig:
 
 def test_defaults_suit_what_there_is():
     assert chosen_probes(config(), has_labels=True, has_cluster_model=False) == ("linear", "knn")
-    assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("unsupervised", "clusters")
+    assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("alignment", "clusters")
     assert chosen_probes(config(probes=["knn"]), has_labels=True, has_cluster_model=True) == ("knn",)
 
 
@@ -29,7 +29,7 @@ def test_what_else_is_missing_is_named():
     with pytest.raises(UserError, match="'clusters', but the method assigns none"):
         check_probes(config(probes=["clusters"]), has_labels=True, has_cluster_model=False)
     with pytest.raises(UserError, match="compares augmented views"):
-        check_probes(config(probes=["unsupervised"]), has_labels=True, has_views=False)
+        check_probes(config(probes=["alignment"]), has_labels=True, has_views=False)
     with pytest.raises(UserError, match="kmeans_clusters is required"):
         check_probes(config(probes=["kmeans"]), has_labels=False)
     check_probes(config(), has_labels=False, num_test_samples=0)

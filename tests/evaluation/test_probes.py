@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from unisono.core.config import make_section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.evaluation.alignment import align, uniformity
 from unisono.evaluation.clusters import clustering_accuracy
 from unisono.evaluation.config import EvaluationConfig
 from unisono.evaluation.knn import knn_probe
 from unisono.evaluation.linear import linear_probe
 from unisono.evaluation.probes import ProbeData, class_balanced, run_probes
-from unisono.evaluation.unsupervised import align, uniformity
 
 
 class Counting(nn.Module):
@@ -52,10 +52,10 @@ def without_labels(data: ProbeData) -> ProbeData:
 
 
 def test_every_probe_gives_its_numbers(data):
-    probes = ["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "unsupervised"]
+    probes = ["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "alignment"]
     table = config(probes=probes, sgd_steps=50, finetune_epochs=2, knn_neighbors=20)
     numbers = run_probes(table, Counting(), nn.Flatten(), data, Context(0), views)
-    labelled = {*probes} - {"clusters", "unsupervised"}
+    labelled = {*probes} - {"clusters", "alignment"}
     clusters = {"cluster-accuracy", "nmi", "ari", "cluster-balance", "silhouette"}
     assert set(numbers) == labelled | clusters | {"align", "uniformity", "score"}
     train_x, test_x = data.train_samples.flatten(1), data.test_samples.flatten(1)
@@ -71,12 +71,12 @@ def test_features_are_embedded_once(data):
     run_probes(config(probes=["linear", "linear-sgd", "knn"], sgd_steps=1), encoder, None, data, Context(0), None)
     assert encoder.num_seen == 90 + 60
     encoder = Counting()
-    run_probes(config(probes=["linear", "unsupervised"]), encoder, None, data, Context(0), views)
+    run_probes(config(probes=["linear", "alignment"]), encoder, None, data, Context(0), views)
     assert encoder.num_seen == 90 + 60 + 90
 
 
 def test_numbers_depend_on_the_seed_alone_and_the_encoder_stays(data):
-    table = config(probes=["linear-sgd", "finetune-10", "unsupervised"], sgd_steps=5, finetune_epochs=1, max_train_samples=40)
+    table = config(probes=["linear-sgd", "finetune-10", "alignment"], sgd_steps=5, finetune_epochs=1, max_train_samples=40)
     encoder = Counting().train()
     numbers = run_probes(table, encoder, None, data, Context(3, round=1), views)
     assert encoder.training
@@ -87,7 +87,7 @@ def test_numbers_depend_on_the_seed_alone_and_the_encoder_stays(data):
 
 def test_unsupervised_scores_are_means_over_clients_of_equation_5(data):
     clients = [torch.arange(0, 10), torch.arange(50, 90), torch.empty(0, dtype=torch.long), torch.tensor([20])]
-    table = config(probes=["unsupervised"], uniformity_weight=0.5)
+    table = config(probes=["alignment"], uniformity_weight=0.5)
     numbers = run_probes(table, Counting(), None, without_labels(data), Context(0), views, client_indices=clients)
     generator = Context(0).rng("probe-views")
     aligns, uniformities = [], []
@@ -102,7 +102,7 @@ def test_unsupervised_scores_are_means_over_clients_of_equation_5(data):
 
 def test_no_more_samples_of_a_client_than_allowed(data):
     encoder = Counting()
-    table = config(probes=["unsupervised"], max_client_samples=7)
+    table = config(probes=["alignment"], max_client_samples=7)
     run_probes(table, encoder, None, data, Context(0), views, client_indices=[torch.arange(50), torch.arange(85, 90)])
     assert encoder.num_seen == 2 * (7 + 5)
 

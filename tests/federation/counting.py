@@ -14,10 +14,10 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.method import Method, Phase, RunInfo
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
-from unisono.federation.aggregate import Fold
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Federation, FederationSections, Observer, Outcome, RoundRecord, State, Work
-from unisono.federation.worker import Clients, Report, answer, prepare_nets
+from unisono.federation.aggregate import Accumulator
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.client_turn import ClientStats, FederatedDataset, prepare_nets, run_client
+from unisono.federation.loop import Callback, LoopConfig, PhaseResult, PhaseTask, RoundLoop, RoundRecord, ServerState
 
 
 class Counting(Method):
@@ -79,63 +79,63 @@ class InPlace:
 
     def __init__(
         self,
-        federation: Federation | None,
+        federation: RoundLoop | None,
         sizes: Sequence[int],
         fails: Callable[[int, int], bool] = lambda exchange, client: False,
     ) -> None:
         self.federation = federation
-        self._clients = Clients(torch.zeros(sum(sizes), 1), torch.arange(sum(sizes)).split(list(sizes)), None)
+        self._clients = FederatedDataset(torch.zeros(sum(sizes), 1), torch.arange(sum(sizes)).split(list(sizes)), None)
         self._fails = fails
-        self.asked: list[Work] = []
+        self.asked: list[PhaseTask] = []
 
     @property
     def num_clients(self) -> int:
         return len(self._clients)
 
-    def reachable(self) -> None:
+    def available(self) -> None:
         """Everyone."""
 
-    def exchange(self, work: Work, observers: Sequence[Observer]) -> Outcome:
+    def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback]) -> PhaseResult:
         assert self.federation is not None
         method, postprocessor = self.federation.method, self.federation.postprocessor
-        outcome = Outcome(Fold(method.shares, self.federation.sections.aggregation))
+        phase_result = PhaseResult(Accumulator(method.shares, self.federation.config.aggregation))
         nets = prepare_nets(method, torch.device("cpu"))
         number = len(self.asked)
-        self.asked.append(work)
-        for client in work.clients:
-            ctx = work.ctx.at(client_id=client)
+        self.asked.append(task)
+        for client in task.clients:
+            ctx = task.ctx.at(client_id=client)
             if self._fails(number, client):
-                outcome.failures.append(ClientError(ctx.round, ctx.phase, client, "told to fail"))
+                phase_result.failures.append(ClientError(ctx.round, ctx.phase, client, "told to fail"))
                 continue
-            received = work.broadcast.merge(work.routed.get(client, Payload()))
-            local = work.locals.get(client, Payload())
-            done = answer(method, nets, received, local, self._clients.data_of(client, ctx.device), ctx, postprocessor)
-            outcome.fold.add(postprocessor.decode(done.update, received))
-            outcome.locals[client] = done.local
-            outcome.reports.append(done.report)
-            for observer in observers:
-                observer.on_client(ctx.phase, done.report)
-        return outcome
+            received = task.broadcast.merge(task.routed.get(client, Payload()))
+            local = task.locals.get(client, Payload())
+            done = run_client(method, nets, received, local, self._clients.client_data(client, ctx.device), ctx, postprocessor)
+            phase_result.accumulator.add(postprocessor.decode(done.update, received))
+            phase_result.locals[client] = done.local
+            phase_result.stats.append(done.stats)
+            for callback in callbacks:
+                callback.on_client_end(ctx.phase, done.stats)
+        return phase_result
 
 
-class Diary(Observer):
+class Diary(Callback):
     """Notes every call."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.records: list[RoundRecord] = []
-        self.states: list[State] = []
+        self.states: list[ServerState] = []
 
     def on_round_start(self, round: int, num_clients: int) -> None:
         self.lines.append(f"start {round} {num_clients}")
 
-    def on_client(self, phase: str, report: Report) -> None:
-        self.lines.append(f"{phase} {report.client_id}")
+    def on_client_end(self, phase: str, stats: ClientStats) -> None:
+        self.lines.append(f"{phase} {stats.client_id}")
 
-    def on_failure(self, failure: ClientError) -> None:
+    def on_client_failure(self, failure: ClientError) -> None:
         self.lines.append(f"failure {failure.client_id}")
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         self.lines.append(f"end {record.round}")
         self.records.append(record)
         self.states.append(state)
@@ -144,12 +144,12 @@ class Diary(Observer):
 def make_federation(
     method: Method,
     sizes: Sequence[int],
-    sections: FederationSections,
+    sections: LoopConfig,
     fails: Callable[[int, int], bool] = lambda exchange, client: False,
     seed: int = 0,
-) -> tuple[Federation, InPlace]:
+) -> tuple[RoundLoop, InPlace]:
     """A federation of this method with clients of these sizes."""
     engine = InPlace(None, sizes, fails)
-    federation = Federation(method, engine, ClientStore(), sections, seed)
+    federation = RoundLoop(method, engine, ClientStateStore(), sections, seed)
     engine.federation = federation
     return federation, engine

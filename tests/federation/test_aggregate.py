@@ -1,4 +1,4 @@
-"""Means by hand; the same bits however lanes are spread over processes."""
+"""Means by hand; bit-identical however shards are spread over processes."""
 
 import itertools
 import pickle
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
 from unisono.core.wire import lay_out, read, write
-from unisono.federation.aggregate import AggregationConfig, Fold, deal_to_lanes
+from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
 
 SHARES = {"net": Share(Reduce.MEAN), "statistics": Share(Reduce.MEAN), "centroids": Share(Reduce.STACK)}
 MEAN = AggregationConfig()
@@ -23,15 +23,15 @@ def update(client_id: int, weight: float, metrics: dict[str, float] | None = Non
     return Update(client_id, weight, payload, metrics or {})
 
 
-def fold_of(updates: list[Update], config: AggregationConfig = MEAN) -> Fold:
-    fold = Fold(SHARES, config)
+def accumulator_of(updates: list[Update], config: AggregationConfig = MEAN) -> Accumulator:
+    accumulator = Accumulator(SHARES, config)
     for one in updates:
-        fold.add(one)
-    return fold
+        accumulator.add(one)
+    return accumulator
 
 
 def reduced(updates: list[Update], config: AggregationConfig = MEAN) -> Aggregate:
-    return fold_of(updates, config).finish()
+    return accumulator_of(updates, config).finish()
 
 
 def test_weighted_mean_by_hand() -> None:
@@ -52,15 +52,15 @@ def test_uniform_weights_by_hand() -> None:
 
 
 def test_a_mean_covers_the_clients_that_sent_the_group() -> None:
-    fold = fold_of(
+    accumulator = accumulator_of(
         [
             update(0, 1, {"a": 1.0}, net=[1.0]),
             update(1, 2, {"b": 4.0}, statistics=[10.0]),
             update(2, 3, {"a": 5.0}, net=[5.0], statistics=[20.0]),
         ]
     )
-    assert fold.counts == {"net": 2, "statistics": 2}
-    result = fold.finish()
+    assert accumulator.counts == {"net": 2, "statistics": 2}
+    result = accumulator.finish()
     assert result.means["net"]["w"].tolist() == [4.0]
     assert result.means["statistics"]["w"].tolist() == [16.0]
     assert result.metrics == {"a": 4.0, "b": 4.0}
@@ -104,33 +104,33 @@ def test_updates_are_not_changed() -> None:
     "other", [{"w": torch.ones(1)}, {"w": torch.ones(3)}, {"v": torch.ones(2)}, {"w": torch.ones(2), "v": torch.ones(1)}]
 )
 def test_updates_that_do_not_fit_are_refused_whole(other: dict[str, Tensor]) -> None:
-    fold = fold_of([update(0, 1, net=[1.0, 2.0], statistics=[1.0])])
-    before = pickle.dumps(fold)
+    accumulator = accumulator_of([update(0, 1, net=[1.0, 2.0], statistics=[1.0])])
+    before = pickle.dumps(accumulator)
     with pytest.raises(ValueError, match=r"net/[vw] has shape .*, but other clients sent"):
-        fold.add(Update(1, 1.0, Payload({"statistics": {"w": torch.ones(1)}, "net": other})))
-    assert pickle.dumps(fold) == before
+        accumulator.add(Update(1, 1.0, Payload({"statistics": {"w": torch.ones(1)}, "net": other})))
+    assert pickle.dumps(accumulator) == before
     with pytest.raises(ValueError, match="but other clients sent"):
-        fold.merge(fold_of([Update(1, 1.0, Payload({"net": other}))]))
+        accumulator.merge(accumulator_of([Update(1, 1.0, Payload({"net": other}))]))
 
 
-# --- lanes
+# --- shards
 
 
 @given(st.dictionaries(st.integers(0, 10**6), st.integers(0, 1000), max_size=60), st.integers(1, 10))
-def test_every_client_is_dealt_once_and_lanes_are_balanced(clients: dict[int, int], num_lanes: int) -> None:
-    """The longest processing time rule: loads of two lanes differ by at most the largest client."""
-    lanes = deal_to_lanes(clients, num_lanes)
-    assert sorted(itertools.chain(*lanes)) == sorted(clients)
-    assert len(lanes) == min(num_lanes, len(clients))
-    assert all(lane == sorted(lane) for lane in lanes)
-    loads = [sum(clients[client] for client in lane) for lane in lanes]
+def test_every_client_is_dealt_once_and_lanes_are_balanced(clients: dict[int, int], num_shards: int) -> None:
+    """The longest processing time rule: loads of two shards differ by at most the largest client."""
+    shards = assign_shards(clients, num_shards)
+    assert sorted(itertools.chain(*shards)) == sorted(clients)
+    assert len(shards) == min(num_shards, len(clients))
+    assert all(shard == sorted(shard) for shard in shards)
+    loads = [sum(clients[client] for client in shard) for shard in shards]
     assert not loads or max(loads) - min(loads) <= max(clients.values())
 
 
 def test_dealing_by_hand() -> None:
-    assert deal_to_lanes({0: 5, 1: 9, 2: 4, 3: 5}, 2) == [[1, 2], [0, 3]]
-    assert deal_to_lanes({3: 1, 1: 1, 2: 1, 0: 1}, 2) == [[0, 2], [1, 3]]
-    assert deal_to_lanes({}) == []
+    assert assign_shards({0: 5, 1: 9, 2: 4, 3: 5}, 2) == [[1, 2], [0, 3]]
+    assert assign_shards({3: 1, 1: 1, 2: 1, 0: 1}, 2) == [[0, 2], [1, 3]]
+    assert assign_shards({}) == []
 
 
 def random_updates(num_clients: int) -> dict[int, Update]:
@@ -166,14 +166,14 @@ def same_bits(first: Aggregate, second: Aggregate) -> bool:
     )
 
 
-def through_shared_memory(fold: Fold) -> Fold:
+def through_shared_memory(accumulator: Accumulator) -> Accumulator:
     """As the embedded engine moves it: sums in a block of memory that is used again, the rest pickled."""
-    sums = Payload(fold.sums)
+    sums = Payload(accumulator.sums)
     layout = lay_out(sums)
     block = torch.empty(max(1, layout.num_bytes), dtype=torch.uint8)
     write(sums, layout, block)
-    fold.sums = {}
-    there: Fold = pickle.loads(pickle.dumps(fold))
+    accumulator.sums = {}
+    there: Accumulator = pickle.loads(pickle.dumps(accumulator))
     there.attach(read(layout, block))
     there.detach()
     block.random_()
@@ -181,17 +181,20 @@ def through_shared_memory(fold: Fold) -> Fold:
 
 
 @pytest.mark.parametrize("rule", ["mean", "trimmed-mean", "median", "multi-krum"])
-@pytest.mark.parametrize("move", [lambda fold: fold, lambda fold: pickle.loads(pickle.dumps(fold)), through_shared_memory])
+@pytest.mark.parametrize(
+    "move",
+    [lambda accumulator: accumulator, lambda accumulator: pickle.loads(pickle.dumps(accumulator)), through_shared_memory],
+)
 def test_the_same_bits_for_any_way_of_lanes(rule: str, move: object) -> None:
     updates = random_updates(13)
     config = AggregationConfig(rule=rule)  # type: ignore[arg-type]
-    lanes = deal_to_lanes({client: int(update.weight) for client, update in updates.items()}, 4)
+    shards = assign_shards({client: int(update.weight) for client, update in updates.items()}, 4)
 
-    def merged(order: list[int], how: object = lambda fold: fold) -> Aggregate:
-        """Lanes are summed in some order, as workers finish, and merged in their own."""
-        done = {index: how(fold_of([updates[client] for client in lanes[index]], config)) for index in order}  # type: ignore[operator]
-        total = Fold(SHARES, config)
-        for index in range(len(lanes)):
+    def merged(order: list[int], how: object = lambda accumulator: accumulator) -> Aggregate:
+        """Shards are summed in some order, as workers finish, and merged in their own."""
+        done = {index: how(accumulator_of([updates[client] for client in shards[index]], config)) for index in order}  # type: ignore[operator]
+        total = Accumulator(SHARES, config)
+        for index in range(len(shards)):
             total.merge(done[index])
         return total.finish()
 
@@ -202,11 +205,11 @@ def test_the_same_bits_for_any_way_of_lanes(rule: str, move: object) -> None:
 
 @given(st.integers(1, 20), st.integers(1, 8))
 @settings(max_examples=25)
-def test_lanes_change_the_mean_by_rounding_only(num_clients: int, num_lanes: int) -> None:
+def test_lanes_change_the_mean_by_rounding_only(num_clients: int, num_shards: int) -> None:
     updates = random_updates(num_clients)
-    total = Fold(SHARES, MEAN)
-    for lane in deal_to_lanes({client: int(update.weight) for client, update in updates.items()}, num_lanes):
-        total.merge(fold_of([updates[client] for client in lane]))
+    total = Accumulator(SHARES, MEAN)
+    for shard in assign_shards({client: int(update.weight) for client, update in updates.items()}, num_shards):
+        total.merge(accumulator_of([updates[client] for client in shard]))
     result = total.finish()
     weight = sum(update.weight for update in updates.values())
     for name in ("w", "b", "s"):
@@ -219,11 +222,11 @@ def test_lanes_change_the_mean_by_rounding_only(num_clients: int, num_lanes: int
 
 
 def test_merging_leaves_the_lane_alone() -> None:
-    lane = fold_of([update(0, 1, net=[1.0])])
-    total = Fold(SHARES, MEAN)
-    total.merge(lane)
-    total.merge(fold_of([update(1, 1, net=[3.0])]))
-    assert lane.sums["net"]["w"].tolist() == [1.0]
+    shard = accumulator_of([update(0, 1, net=[1.0])])
+    total = Accumulator(SHARES, MEAN)
+    total.merge(shard)
+    total.merge(accumulator_of([update(1, 1, net=[3.0])]))
+    assert shard.sums["net"]["w"].tolist() == [1.0]
     assert total.finish().means["net"]["w"].tolist() == [2.0]
 
 
@@ -231,8 +234,8 @@ def test_merging_leaves_the_lane_alone() -> None:
 def test_an_empty_group_survives_every_way(rule: str) -> None:
     """A network without parameters is a group without tensors."""
     config = AggregationConfig(rule=rule)  # type: ignore[arg-type]
-    fold = fold_of([Update(0, 2.0, Payload({"net": {}})), Update(1, 1.0, Payload({"net": {}}))], config)
-    total = Fold(SHARES, config)
-    for moved in (pickle.loads(pickle.dumps(fold)), through_shared_memory(fold)):
+    accumulator = accumulator_of([Update(0, 2.0, Payload({"net": {}})), Update(1, 1.0, Payload({"net": {}}))], config)
+    total = Accumulator(SHARES, config)
+    for moved in (pickle.loads(pickle.dumps(accumulator)), through_shared_memory(accumulator)):
         total.merge(moved)
         assert total.finish().means == {"net": {}}

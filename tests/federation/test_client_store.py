@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from unisono.core.payload import Payload
-from unisono.federation.client_store import ClientStore
+from unisono.federation.client_store import ClientStateStore
 
 
 def state(value: float, size: int = 25) -> Payload:
@@ -21,7 +21,7 @@ def value_of(payload: Payload) -> float | None:
 
 
 def test_staged_states_are_seen_at_once_and_kept_at_commit() -> None:
-    store = ClientStore()
+    store = ClientStateStore()
     store.stage(3, state(1.0))
     assert value_of(store.get(3)) == 1.0
     assert 3 not in store
@@ -33,7 +33,7 @@ def test_staged_states_are_seen_at_once_and_kept_at_commit() -> None:
 
 
 def test_rollback_gives_back_what_was_there() -> None:
-    store = ClientStore()
+    store = ClientStateStore()
     store.stage(1, state(1.0))
     store.commit(0)
     store.stage(1, state(2.0))
@@ -46,7 +46,7 @@ def test_rollback_gives_back_what_was_there() -> None:
 
 
 def test_a_client_without_state_has_no_entry() -> None:
-    store = ClientStore()
+    store = ClientStateStore()
     store.stage(1, Payload())
     store.commit(0)
     assert len(store) == 0
@@ -54,7 +54,7 @@ def test_a_client_without_state_has_no_entry() -> None:
 
 
 def test_a_state_may_become_empty_again() -> None:
-    store = ClientStore()
+    store = ClientStateStore()
     store.stage(1, state(1.0))
     store.stage(1, Payload())
     assert store.get(1) == Payload(), "also within one round"
@@ -68,7 +68,7 @@ def test_a_state_may_become_empty_again() -> None:
 
 
 def test_scalars_alone_are_a_state() -> None:
-    store = ClientStore()
+    store = ClientStateStore()
     store.stage(1, Payload(scalars={"seen": 0}))
     store.commit(0)
     assert store.get(1).scalars == {"seen": 0}
@@ -76,7 +76,7 @@ def test_scalars_alone_are_a_state() -> None:
 
 def test_states_beyond_the_limit_go_to_disk_oldest_first(tmp_path: Path) -> None:
     """Each state has 100 bytes, so two of them fit."""
-    store = ClientStore(250, tmp_path)
+    store = ClientStateStore(250, tmp_path)
     for client in (5, 1, 3):
         store.stage(client, state(float(client)))
         store.commit(client)
@@ -96,7 +96,7 @@ def test_states_beyond_the_limit_go_to_disk_oldest_first(tmp_path: Path) -> None
 
 
 def test_spilled_states_keep_every_bit(tmp_path: Path) -> None:
-    store = ClientStore(0, tmp_path)
+    store = ClientStateStore(0, tmp_path)
     payload = Payload({"a": {"w": torch.randn(3, 3, dtype=torch.float64).T}, "none": {}}, {"n": 0.1})
     store.stage(1, payload)
     store.commit(0)
@@ -107,7 +107,7 @@ def test_spilled_states_keep_every_bit(tmp_path: Path) -> None:
 
 
 def test_restore_puts_back_state_and_version() -> None:
-    store = ClientStore()
+    store = ClientStateStore()
     for client in range(3):
         store.restore(client, state(float(client)), 10 + client)
     store.rollback()
@@ -120,7 +120,7 @@ def test_restore_puts_back_state_and_version() -> None:
 
 def test_close_removes_what_was_spilled(tmp_path: Path) -> None:
     for directory in (tmp_path / "given", None):
-        store = ClientStore(0, directory)
+        store = ClientStateStore(0, directory)
         store.stage(1, state(1.0))
         store.commit(0)
         file = store._file(1)
@@ -131,7 +131,7 @@ def test_close_removes_what_was_spilled(tmp_path: Path) -> None:
 
 def test_a_client_without_a_version_has_none() -> None:
     with pytest.raises(KeyError):
-        ClientStore().version(1)
+        ClientStateStore().version(1)
 
 
 class AgainstTwoDictionaries(RuleBasedStateMachine):
@@ -139,7 +139,7 @@ class AgainstTwoDictionaries(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = ClientStore(250)
+        self.store = ClientStateStore(250)
         self.kept: dict[int, float | None] = {}
         self.staged: dict[int, float | None] = {}
         self.round = 0

@@ -14,12 +14,12 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.noise import SeededNoise
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
-from unisono.federation.aggregate import AggregationConfig, Fold
+from unisono.federation.aggregate import Accumulator, AggregationConfig
 from unisono.federation.cohort import CohortConfig
+from unisono.federation.declared import check_update
+from unisono.federation.loop import LoopConfig
 from unisono.federation.postprocess import CompressionConfig, Postprocessor, PrivacyConfig
-from unisono.federation.rounds import FederationSections
-from unisono.federation.server_optimizers import ServerConfig
-from unisono.federation.whitelist import check_update
+from unisono.federation.server_optimizers import ServerOptimizerConfig
 
 SHARES = {"net": Share(Reduce.MEAN), "table": Share(Reduce.ROWS)}
 SERVER = {"table": {"rows": torch.arange(12.0).view(4, 3), "numbers": torch.zeros(4)}}
@@ -31,11 +31,11 @@ def update(client_id: int, weight: float, row: list[float], number: float = 0.0)
     return Update(client_id, weight, Payload({"table": {"rows": torch.tensor(row), "numbers": torch.tensor(number)}}))
 
 
-def fold_of(updates: list[Update], config: AggregationConfig = UNIFORM) -> Fold:
-    fold = Fold(SHARES, config)
+def accumulator_of(updates: list[Update], config: AggregationConfig = UNIFORM) -> Accumulator:
+    accumulator = Accumulator(SHARES, config)
     for one in updates:
-        fold.add(one)
-    return fold
+        accumulator.add(one)
+    return accumulator
 
 
 # --- reduction
@@ -44,7 +44,7 @@ def fold_of(updates: list[Update], config: AggregationConfig = UNIFORM) -> Fold:
 def test_the_mean_as_if_all_others_had_sent_no_change() -> None:
     """Row 1 is (3, 4, 5); a third of the way to (6, 4, -1) it is (4, 4, 3). Row 2 likewise, rows 0 and 3 stay."""
     updates = [update(1, 5, [6.0, 4.0, -1.0], 3.0), update(2, 1, [9.0, 7.0, 8.0], 6.0), update(0, 9, [0.0, 1.0, 2.0])]
-    result = fold_of(updates).finish(SERVER)
+    result = accumulator_of(updates).finish(SERVER)
     assert result.means["table"]["rows"].tolist() == [[0, 1, 2], [4, 4, 3], [7, 7, 8], [9, 10, 11]]
     assert result.means["table"]["numbers"].tolist() == [0, 1, 2, 0]
     assert dict(result.stacks) == {}
@@ -62,7 +62,7 @@ def test_it_is_the_weighted_mean_of_whole_tables() -> None:
         table[client] = row
         whole += weights[client] / 8 * table
     sent = [update(client, weights[client], row.tolist()) for client, row in rows.items()]
-    result = fold_of(sent, AggregationConfig()).finish(SERVER)
+    result = accumulator_of(sent, AggregationConfig()).finish(SERVER)
     torch.testing.assert_close(result.means["table"]["rows"], whole)
 
 
@@ -71,23 +71,23 @@ def test_robust_rules_leave_rows_alone(rule: str) -> None:
     """No two clients send the same row, so there is nothing to compare."""
     config = AggregationConfig(rule=rule, weighting="uniform")  # type: ignore[arg-type]
     updates = [update(client, 1, [float(client)] * 3) for client in range(4)]
-    expected = fold_of(updates).finish(SERVER).means["table"]["rows"]
-    assert torch.equal(fold_of(updates, config).finish(SERVER).means["table"]["rows"], expected)
+    expected = accumulator_of(updates).finish(SERVER).means["table"]["rows"]
+    assert torch.equal(accumulator_of(updates, config).finish(SERVER).means["table"]["rows"], expected)
 
 
 def test_rows_survive_pickling_and_lanes() -> None:
     updates = [update(client, client + 1, [float(client)] * 3, float(client)) for client in range(4)]
-    expected = fold_of(updates, AggregationConfig()).finish(SERVER).means["table"]
-    total = Fold(SHARES, AggregationConfig())
-    for lane in ([updates[3], updates[1]], [updates[0], updates[2]]):
-        total.merge(pickle.loads(pickle.dumps(fold_of(lane, AggregationConfig()))))
+    expected = accumulator_of(updates, AggregationConfig()).finish(SERVER).means["table"]
+    total = Accumulator(SHARES, AggregationConfig())
+    for shard in ([updates[3], updates[1]], [updates[0], updates[2]]):
+        total.merge(pickle.loads(pickle.dumps(accumulator_of(shard, AggregationConfig()))))
     result = total.finish(SERVER).means["table"]
     assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert total.counts == {"table": 4}
 
 
 def test_clients_without_weight_change_nothing() -> None:
-    assert "table" not in fold_of([update(1, 0, [9.0] * 3)], AggregationConfig()).finish(SERVER).means
+    assert "table" not in accumulator_of([update(1, 0, [9.0] * 3)], AggregationConfig()).finish(SERVER).means
 
 
 # --- what may leave a client
@@ -142,7 +142,7 @@ def test_rows_are_clipped_and_compressed_by_their_difference() -> None:
 def test_noise_covers_every_row_so_that_it_hides_who_answered() -> None:
     postprocessor = Postprocessor(PrivacyConfig(clip_norm=1.0, noise_multiplier=0.5), CompressionConfig(), SHARES)
     server = {"table": {"rows": torch.zeros(200, 50)}}
-    means = fold_of([Update(3, 1.0, Payload({"table": {"rows": torch.ones(50)}}))]).finish(server).means
+    means = accumulator_of([Update(3, 1.0, Payload({"table": {"rows": torch.ones(50)}}))]).finish(server).means
     noisy = postprocessor.add_noise(means, Payload(server), {"table": 1}, 2, SeededNoise(CTX.rng("noise 0")))["table"]["rows"]
     assert float(noisy.std()) == pytest.approx(0.25, rel=0.05)
     assert float(noisy[3].mean()) == pytest.approx(0.5, abs=0.15)
@@ -176,26 +176,26 @@ class Tabled(Counting):
 
 
 def test_every_client_moves_its_own_row_by_its_share() -> None:
-    federation, _ = make_federation(Tabled.make(), (5, 5, 5, 5), FederationSections(aggregation=UNIFORM))
-    state = federation.run_round(federation.start())
+    federation, _ = make_federation(Tabled.make(), (5, 5, 5, 5), LoopConfig(aggregation=UNIFORM))
+    state = federation.run_round(federation.initial_state())
     assert state.server.groups["table"]["rows"][:, 0].tolist() == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_only_the_row_is_sent() -> None:
     diary = Diary()
-    federation, _ = make_federation(Tabled.make(), (5, 5, 5, 5), FederationSections())
-    federation.run_round(federation.start(), [diary])
-    assert [report.bytes_up for _, report in diary.records[0].clients] == [8] * 4
-    assert [report.bytes_down for _, report in diary.records[0].clients] == [32] * 4
+    federation, _ = make_federation(Tabled.make(), (5, 5, 5, 5), LoopConfig())
+    federation.run_round(federation.initial_state(), [diary])
+    assert [stats.bytes_up for _, stats in diary.records[0].clients] == [8] * 4
+    assert [stats.bytes_down for _, stats in diary.records[0].clients] == [32] * 4
 
 
 def test_the_server_optimiser_acts_on_rows() -> None:
     """Adam on the mean delta of the whole table, zero in the rows of clients that were not asked: Algorithm 1."""
-    sections = FederationSections(
-        aggregation=UNIFORM, cohort=CohortConfig(size=2), server=ServerConfig(optimizer="fedadam", learning_rate=0.1)
+    sections = LoopConfig(
+        aggregation=UNIFORM, cohort=CohortConfig(size=2), server=ServerOptimizerConfig(optimizer="fedadam", learning_rate=0.1)
     )
     federation, engine = make_federation(Tabled.make(), (5, 5, 5, 5), sections)
-    state = federation.start()
+    state = federation.initial_state()
     expected = nn.Parameter(torch.zeros(4, 2))
     adam = torch.optim.Adam([expected], lr=0.1)
     for _ in range(4):
@@ -205,4 +205,4 @@ def test_the_server_optimiser_acts_on_rows() -> None:
             expected.grad[client] = -(client + 1) / 2
         adam.step()
         assert torch.allclose(state.server.groups["table"]["rows"], expected.detach(), atol=1e-6)
-    assert len({tuple(work.clients) for work in engine.asked}) > 1
+    assert len({tuple(task.clients) for task in engine.asked}) > 1

@@ -8,15 +8,15 @@ import torch
 
 from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
-from unisono.federation.server_optimizers import ServerConfig, optimize
+from unisono.federation.server_optimizers import ServerOptimizerConfig, optimize
 from unisono.runs.files import payload_from_safetensors, payload_to_safetensors
 
 LR, BETA1, BETA2, EPSILON, MOMENTUM = 0.1, 0.8, 0.9, 1e-3, 0.5
 
 
-def config_of(optimizer: str, **changes: float) -> ServerConfig:
+def config_of(optimizer: str, **changes: float) -> ServerOptimizerConfig:
     values = {"learning_rate": LR, "momentum": MOMENTUM, "beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON, **changes}
-    return ServerConfig(optimizer=optimizer, **values)  # type: ignore[arg-type]
+    return ServerOptimizerConfig(optimizer=optimizer, **values)  # type: ignore[arg-type]
 
 
 def fedavg(w: float, gradients: list[float]) -> float:
@@ -110,7 +110,7 @@ def test_a_state_from_a_file_gives_the_same_bits(optimizer: str) -> None:
 def test_fedavg_with_rate_one_takes_the_means_as_they_are() -> None:
     means = {"net": {"w": torch.ones(2)}}
     state = Payload({"kept": {"x": torch.ones(1)}})
-    updated, new_state = optimize(ServerConfig(), {"net": {"w": torch.zeros(2)}}, means, state)
+    updated, new_state = optimize(ServerOptimizerConfig(), {"net": {"w": torch.zeros(2)}}, means, state)
     assert updated["net"] is means["net"]
     assert new_state is state
 

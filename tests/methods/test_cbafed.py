@@ -9,7 +9,7 @@ import torch
 
 from unisono.core.context import Context
 from unisono.core.payload import Aggregate, Payload
-from unisono.federation.worker import Clients, prepare_nets
+from unisono.federation.client_turn import FederatedDataset, prepare_nets
 from unisono.methods.cbafed import CBAFed, thresholds, with_pseudo_labels
 from unisono.testing.tiny import NUM_CLASSES, SIZES, TinyFederation, tiny_clients
 
@@ -41,14 +41,16 @@ def federation(base: float, visible: float = 0.5) -> TinyFederation:
     hidden = torch.rand(len(clients.labels), generator=torch.Generator().manual_seed(0)) >= visible
     labels = torch.where(hidden, -1, clients.labels)
     split = torch.arange(sum(SIZES)).split(list(SIZES))
-    return TinyFederation("cbafed", over={"method": {"base_threshold": base}}, clients=Clients(clients.samples, split, labels))
+    return TinyFederation(
+        "cbafed", over={"method": {"base_threshold": base}}, clients=FederatedDataset(clients.samples, split, labels)
+    )
 
 
 def counts_of(tiny: TinyFederation, client_id: int) -> tuple[torch.Tensor, dict[str, float]]:
     assert isinstance(tiny.method, CBAFed)
     nets, ctx = prepare_nets(tiny.method, CPU), Context(0, 0, "train", client_id)
     received = tiny.method.broadcast(tiny.method.init_server(Context(0)), ctx)
-    update, _ = tiny.method.client_step(nets, received, Payload(), tiny.clients.data_of(client_id, CPU), ctx)
+    update, _ = tiny.method.client_step(nets, received, Payload(), tiny.clients.client_data(client_id, CPU), ctx)
     return update.payload.groups["class_counts"]["counts"], dict(update.metrics)
 
 
@@ -56,7 +58,7 @@ def test_without_confident_samples_a_client_trains_on_its_labels() -> None:
     tiny = federation(base=1.0)
     tiny.method.config = tiny.method.config.model_copy(update={"max_threshold": 1.0})  # type: ignore[attr-defined]
     counts, metrics = counts_of(tiny, 3)
-    labels = tiny.clients.data_of(3, CPU).labels
+    labels = tiny.clients.client_data(3, CPU).labels
     assert labels is not None
     assert counts.tolist() == torch.bincount(labels[labels >= 0], minlength=NUM_CLASSES).tolist()
     assert metrics["pseudo_labelled"] == 0
@@ -65,7 +67,7 @@ def test_without_confident_samples_a_client_trains_on_its_labels() -> None:
 def test_with_all_samples_confident_it_trains_on_all() -> None:
     tiny = federation(base=0.0)
     counts, metrics = counts_of(tiny, 3)
-    labels = tiny.clients.data_of(3, CPU).labels
+    labels = tiny.clients.client_data(3, CPU).labels
     assert labels is not None
     assert int(counts.sum()) == SIZES[3]
     assert metrics["pseudo_labelled"] == pytest.approx(float((labels < 0).float().mean()))

@@ -61,7 +61,7 @@ def test_a_collapse_is_noted_once(method: str) -> None:
     """A threshold of 1 is undercut in the first round that trains clusters, and in every round after it."""
     recorder = Recorder()
     over = {"method": {"collapse_threshold": 1.0}, "federation": {"rounds": 5}}
-    TinyFederation(method, over=over).run(observers=[recorder])
+    TinyFederation(method, over=over).run(callbacks=[recorder])
     notes = [(record.round, note) for record in recorder.records for note in record.notes if "collapsing" in note]
     assert len(notes) == 1
     assert notes[0][0] == (4 if method == "fedmcc" else 0)
@@ -77,6 +77,6 @@ def test_one_client_is_centralised_training() -> None:
     assert isinstance(method, CC)
     start = method.init_server(Context(0))
     ctx = Context(0, 0, "train", 0)
-    update, _ = method.client_step(method.build_networks(), start, start, tiny.clients.data_of(0, ctx.device), ctx)
+    update, _ = method.client_step(method.build_networks(), start, start, tiny.clients.client_data(0, ctx.device), ctx)
     for name, tensor in update.payload.tensors():
         torch.testing.assert_close(state.server.flatten()[name], tensor, rtol=1e-6, atol=1e-7)

@@ -11,7 +11,7 @@ from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.method import RunInfo
-from unisono.federation.whitelist import check_consent
+from unisono.federation.declared import check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cfcl import CFCL
 from unisono.methods.local_training import Batch

@@ -1,4 +1,4 @@
-"""Exchange between devices: who gets which point, when networks go up, and what stays with a device."""
+"""Exchange between clients: who gets which point, when networks go up, and what stays with a client."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
 from unisono.core.payload import Payload, Reveals, Update
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.federation.whitelist import ConsentConfig, check_consent
+from unisono.federation.declared import ConsentConfig, check_consent
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.methods.cfcl import CFCL
-from unisono.methods.exchange import Exchange
+from unisono.methods.exchange import DataExchange
 from unisono.methods.training_loop import TrainingConfig, batches, train_locally
 from unisono.models.nets import load_state
 from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients, tiny_config, tiny_method
@@ -31,8 +31,8 @@ SMALL: dict[str, Any] = {
     "cohort": {"size": len(SIZES)},
     "graph": {"topology": "ring"},
 }
-"""Six devices on a ring; networks go up after rounds 1, 3 and 4."""
-RING = {device: {(device - 1) % 6, (device + 1) % 6} for device in range(6)}
+"""Six clients on a ring; networks go up after rounds 1, 3 and 4."""
+RING = {client: {(client - 1) % 6, (client + 1) % 6} for client in range(6)}
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"selection": "uniform"},
@@ -44,7 +44,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 class Turn:
-    """One client's turn: what came in, what went out."""
+    """One client update: what came in, what went out."""
 
     def __init__(self, ctx: Context, received: Payload, local: Payload, update: Update, new_local: Payload) -> None:
         self.round, self.phase, self.client_id = ctx.round, ctx.phase, ctx.client_id
@@ -66,12 +66,14 @@ class Watched(TinyFederation):
             return update, new_local
 
         self.method.client_step = watched  # type: ignore[method-assign]
-        keeper = Observer()
+        keeper = Callback()
         keeper.on_round_end = lambda state, record: self.records.append(record)  # type: ignore[method-assign]
         self.keeper = keeper
 
-    def run(self, state: State | None = None, until: int | None = None, observers: Sequence[Observer] = ()) -> State:
-        return super().run(state, until, [self.keeper, *observers])
+    def run(
+        self, state: ServerState | None = None, until: int | None = None, callbacks: Sequence[Callback] = ()
+    ) -> ServerState:
+        return super().run(state, until, [self.keeper, *callbacks])
 
     def phase(self, name: str, round: int | None = None) -> list[Turn]:
         return [turn for turn in self.turns if turn.phase == name and round in (None, turn.round)]
@@ -85,7 +87,7 @@ def points_in(payload: Payload) -> list[Tensor]:
 def owner_of(point: Tensor, watched: Watched) -> int:
     samples = watched.clients.samples
     row = int((samples == point).flatten(1).all(dim=1).nonzero())
-    return next(device for device in range(6) if row in watched.clients.data_of(device, torch.device("cpu")).indices)
+    return next(client for client in range(6) if row in watched.clients.client_data(client, torch.device("cpu")).indices)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -95,7 +97,7 @@ def test_no_point_travels_where_there_is_no_edge(variant: dict[str, Any]) -> Non
     num_moved = 0
     for turn in watched.turns:
         for point in points_in(turn.update.payload):
-            assert owner_of(point, watched) == turn.client_id, "a device sends its own points only"
+            assert owner_of(point, watched) == turn.client_id, "a client sends its own points only"
         for point in [*points_in(turn.received), *points_in(turn.new_local)]:
             assert owner_of(point, watched) in RING[turn.client_id], "and holds those of its neighbours only"
             num_moved += 1
@@ -105,7 +107,7 @@ def test_no_point_travels_where_there_is_no_edge(variant: dict[str, Any]) -> Non
 def test_misdirected_mail_is_not_delivered() -> None:
     watched = Watched()
     offers = {"0>3.points": torch.zeros(1, 1, 8, 8, dtype=torch.uint8), "2>3.points": torch.ones(1, 1, 8, 8, dtype=torch.uint8)}
-    server = watched.federation.start().server.with_groups(offers=offers, reserve={"0>.points": offers["0>3.points"]})
+    server = watched.federation.initial_state().server.with_groups(offers=offers, reserve={"0>.points": offers["0>3.points"]})
     delivered = watched.method.send_to_client(server, Context(0, 0, "train", 3))
     assert {group: list(tensors) for group, tensors in delivered.groups.items()} == {"offers": ["2>3.points"]}
     assert watched.method.send_to_client(server, Context(0, 0, "offer", 3)) == Payload()
@@ -160,16 +162,16 @@ def test_rounds_of_an_interval_are_one_training() -> None:
     watched = Watched({"method": {"selection": "none"}, "federation": {"rounds": 2}})
     state = watched.run()
     method = watched.method
-    assert isinstance(method, Exchange)
+    assert isinstance(method, DataExchange)
     nets = method.build_networks()
     means: dict[str, Tensor] = {}
     total = 0.0
-    for device, size in enumerate(SIZES):
-        load_state(nets["encoder"], watched.federation.start().server.groups["encoder"])
+    for client, size in enumerate(SIZES):
+        load_state(nets["encoder"], watched.federation.initial_state().server.groups["encoder"])
         optimizer = torch.optim.Adam(nets.parameters(), lr=method.training.learning_rate, fused=True)
-        data = watched.clients.data_of(device, torch.device("cpu"))
+        data = watched.clients.client_data(client, torch.device("cpu"))
         for round in (0, 1):
-            ctx = Context(0, round, "train", device)
+            ctx = Context(0, round, "train", client)
             views = ctx.rng("views")
             for batch in batches(data, method.training, ctx.rng("order")):
                 if len(batch) >= 2:
@@ -211,15 +213,15 @@ def test_buffer_holds_the_last_pull_or_all_of_them() -> None:
     last, unlimited = Watched(), Watched({"method": {"buffer": "unlimited"}})
     for watched in (last, unlimited):
         watched.run()
-    for device in range(6):
-        expected = sum(min(2, SIZES[neighbor]) for neighbor in RING[device])
-        ends = [turn.new_local.groups["buffer"] for turn in last.phase("train") if turn.client_id == device]
+    for client in range(6):
+        expected = sum(min(2, SIZES[neighbor]) for neighbor in RING[client])
+        ends = [turn.new_local.groups["buffer"] for turn in last.phase("train") if turn.client_id == client]
         assert [len(buffer["points"]) for buffer in ends] == [expected] * 5
         grown = [
-            len(turn.new_local.groups["buffer"]["points"]) for turn in unlimited.phase("train") if turn.client_id == device
+            len(turn.new_local.groups["buffer"]["points"]) for turn in unlimited.phase("train") if turn.client_id == client
         ]
         assert grown == sorted(grown)
-        assert grown[-1] <= sum(SIZES[neighbor] for neighbor in RING[device])
+        assert grown[-1] <= sum(SIZES[neighbor] for neighbor in RING[client])
     buffers = [turn.new_local.groups["buffer"] for turn in unlimited.phase("train", 4)]
     assert max(len(buffer["points"]) for buffer in buffers) > 4
     for buffer in buffers:
@@ -233,7 +235,7 @@ def test_reserves_are_pushed_once_and_kept() -> None:
     watched.run()
     assert {turn.round for turn in watched.phase("push")} == {0}
     sizes = {turn.client_id: len(turn.update.payload.groups["reserve"]["points"]) for turn in watched.phase("push")}
-    assert sizes == {device: min(3, size) for device, size in enumerate(SIZES)}
+    assert sizes == {client: min(3, size) for client, size in enumerate(SIZES)}
     assert {turn.round for turn in watched.turns if "reserves" in turn.received.groups} == {0}
     for turn in watched.phase("train", 4):
         assert set(by_sender(turn.new_local.groups["reserves"])) == RING[turn.client_id]
@@ -242,8 +244,8 @@ def test_reserves_are_pushed_once_and_kept() -> None:
 def test_tables_are_made_when_global_networks_come() -> None:
     watched = Watched()
     watched.run(until=4)
-    for device in range(6):
-        tables = [turn.new_local.groups["candidates"] for turn in watched.phase("offer") if turn.client_id == device]
+    for client in range(6):
+        tables = [turn.new_local.groups["candidates"] for turn in watched.phase("offer") if turn.client_id == client]
         assert [tables[0] is tables[1], tables[1] is tables[2], tables[2] is tables[3]] == [True, False, True]
 
 
@@ -290,14 +292,14 @@ def test_server_keeps_no_points_between_rounds() -> None:
 
 
 def test_ledger_and_delay_by_hand() -> None:
-    """8 x 8 pixels of 8 bits at 1000 bits/s: 0.512 s a point. Devices hold 9, 7, 1, 12, 4, 2 points."""
+    """8 x 8 pixels of 8 bits at 1000 bits/s: 0.512 s a point. Clients hold 9, 7, 1, 12, 4, 2 points."""
     delay = {"uplink_rate": 1e6, "neighbor_rate": 1000.0}
     watched = Watched({"method": {"delay": delay}})
     first = watched.run(until=1)
     ledger = first.server.groups["ledger"]
     assert len(ledger["senders"]) == 12
     pushed = dict(zip(ledger["senders"].tolist(), ledger["pushed"].tolist(), strict=True))
-    assert pushed == {device: min(3, size) for device, size in enumerate(SIZES)}
+    assert pushed == {client: min(3, size) for client, size in enumerate(SIZES)}
     assert ledger["pulled"].tolist() == [min(2, SIZES[sender]) for sender in ledger["senders"].tolist()]
     moved = int(ledger["pushed"].sum() + ledger["pulled"].sum())
     assert watched.records[0].metrics["points_moved"] == moved
@@ -346,7 +348,7 @@ def test_same_bits_for_any_number_of_workers(variant: dict[str, Any]) -> None:
 
 def test_proximal_term_remembers_the_global_networks() -> None:
     watched = Watched({"training": {"proximal_weight": 0.1}})
-    start = watched.federation.start()
+    start = watched.federation.initial_state()
     watched.run(start, until=2)
     begun = start.server.groups["encoder"]["trunk.linear.0.weight"]
     for turn in watched.phase("train", 1):

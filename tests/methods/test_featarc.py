@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from unisono.core.context import Context
 from unisono.core.payload import Payload
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_turn import prepare_nets
 from unisono.losses.contrastive import info_nce
 from unisono.methods.featarc import FeatARC
 from unisono.methods.local_training import Batch
@@ -45,7 +45,7 @@ def test_anchors_are_of_the_received_model_and_the_plain_samples(monkeypatch: py
     tiny = TinyFederation("featarc", over={"training": {"local_epochs": 3, "learning_rate": 0.5}})
     assert isinstance(tiny.method, FeatARC)
     server = tiny.method.init_server(Context(0))
-    nets, data = prepare_nets(tiny.method, CPU), tiny.clients.data_of(3, CPU)
+    nets, data = prepare_nets(tiny.method, CPU), tiny.clients.client_data(3, CPU)
     for name in tiny.method.shared_networks:
         nets[name].load_state_dict(server.groups[name], strict=False)
     with torch.no_grad():

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload, Reveals
-from unisono.federation.whitelist import ConsentConfig, check_consent
+from unisono.federation.declared import ConsentConfig, check_consent
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.fedca import FedCA
 from unisono.methods.local_training import Batch
@@ -52,7 +52,7 @@ def test_representations_are_those_of_the_trained_model() -> None:
     method = make()
     server = method.init_server(Context(0))
     ctx = Context(0, 0, "train", 1)
-    data = tiny_clients(labels=False).data_of(1, CPU)
+    data = tiny_clients(labels=False).client_data(1, CPU)
     nets = method.build_networks()
     update, _ = method.client_step(nets, method.broadcast(server, ctx), Payload(), data, ctx)
     order = torch.randperm(len(data), generator=ctx.rng("dictionary"))
@@ -82,7 +82,7 @@ def test_loss_with_a_dictionary_and_alignment() -> None:
 
 def test_alignment_goes_to_a_model_of_the_public_samples(public: str) -> None:
     tiny = TinyFederation("fedca", over={"method": {"alignment_data": public, "alignment_rounds": 2}})
-    server = tiny.federation.start().server
+    server = tiny.federation.initial_state().server
     assert server.groups["alignment"]["samples"].shape == (10, 1, 8, 8)
     assert server.groups["alignment"]["targets"].shape == (10, 16)
     untrained = make().init_server(Context(0))

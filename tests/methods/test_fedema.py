@@ -23,7 +23,7 @@ def make(**options: Any) -> FedEMA:
 
 def step(method: FedEMA, server: Payload, local: Payload) -> tuple[Update, Payload]:
     ctx = Context(0, 0, "train", 3)
-    data = tiny_clients(labels=False).data_of(3, CPU)
+    data = tiny_clients(labels=False).client_data(3, CPU)
     return method.client_step(method.build_networks(), method.broadcast(server, ctx), local, data, ctx)
 
 

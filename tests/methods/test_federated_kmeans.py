@@ -64,7 +64,7 @@ def test_only_centroids_and_counts_leave_a_client() -> None:
         ctx = Context(0, 1, phase, 3)
         received = method.broadcast(server, ctx)
         update, local = method.client_step(
-            method.build_networks(), received, Payload(), tiny_clients(False).data_of(3, CPU), ctx
+            method.build_networks(), received, Payload(), tiny_clients(False).client_data(3, CPU), ctx
         )
         assert {group: names} == {name: set(tensors) for name, tensors in update.payload.groups.items()}
         assert not local.groups
@@ -74,7 +74,7 @@ def test_no_cluster_of_fewer_samples_than_the_config_says_is_shown() -> None:
     method = make(min_cluster_size=4)
     server = TinyFederation("federated-kmeans").run(until=1).server
     for client_id, num_samples in ((3, 12), (4, 4), (2, 1)):
-        data = tiny_clients(labels=False).data_of(client_id, CPU)
+        data = tiny_clients(labels=False).client_data(client_id, CPU)
         ctx = Context(0, 1, ASSIGN, client_id)
         update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
         assert ("totals" in update.payload.groups) == (num_samples >= 4)
@@ -103,7 +103,7 @@ def test_fewer_clusters_than_asked_for_are_noted() -> None:
     recorder = Recorder()
     over = {"method": {"num_clusters": 30}, "cohort": {"size": 6}}
     tiny = TinyFederation("federated-kmeans", over=over)
-    state = tiny.run(observers=[recorder])
+    state = tiny.run(callbacks=[recorder])
     found = len(state.server.groups["centroids"]["centroids"])
     assert found < 30
     assert [record.notes for record in recorder.records[1:]] == [[], []]

@@ -29,7 +29,7 @@ def make(rounds: int = 3, over: dict[str, Any] | None = None, **options: Any) ->
 def stages(rounds: int, **options: Any) -> list[str]:
     recorder = Recorder()
     over = {"method": options, "federation": {"rounds": rounds}}
-    TinyFederation("fedmcc", over=over).run(observers=[recorder])
+    TinyFederation("fedmcc", over=over).run(callbacks=[recorder])
     return [phase for record in recorder.records for phase in {phase for phase, _ in record.clients}]
 
 
@@ -76,7 +76,7 @@ def test_a_round_without_a_loss_is_no_plateau() -> None:
 
 def test_the_hand_over_is_noted() -> None:
     recorder = Recorder()
-    TinyFederation("fedmcc").run(observers=[recorder])
+    TinyFederation("fedmcc").run(callbacks=[recorder])
     said = [record.round for record in recorder.records if any("stage 1 is done" in note for note in record.notes)]
     assert said == [1]
 
@@ -85,7 +85,7 @@ def test_the_hand_over_is_noted() -> None:
 def test_what_each_stage_shares(aggregate_target: bool) -> None:
     method = make(aggregate_target=aggregate_target)
     server = method.init_server(Context(0))
-    data = tiny_clients(labels=False).data_of(3, CPU)
+    data = tiny_clients(labels=False).client_data(3, CPU)
     for phase, names in ((REPRESENT, {"encoder", "instance_head"}), (CLUSTER, {"cluster_head"})):
         ctx = Context(0, 0, phase, 3)
         update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
@@ -134,7 +134,7 @@ def test_targets_restart_from_what_was_received() -> None:
         for parameter in nets.parameters():
             parameter.fill_(7)
     ctx = Context(0, 0, REPRESENT, 3)
-    method.client_step(nets, method.broadcast(server, ctx), Payload(), tiny_clients(labels=False).data_of(3, CPU), ctx)
+    method.client_step(nets, method.broadcast(server, ctx), Payload(), tiny_clients(labels=False).client_data(3, CPU), ctx)
     for name in ("encoder", "instance_head"):
         state = nets[f"target_{name}"].state_dict()
         assert all(torch.equal(state[key], tensor) for key, tensor in server.groups[name].items())
@@ -182,7 +182,7 @@ def test_clusters_may_start_from_federated_kmeans() -> None:
     tiny = TinyFederation("fedmcc", over=over)
     method = tiny.method
     assert isinstance(method, FedMCC)
-    state = tiny.run(observers=[recorder])
+    state = tiny.run(callbacks=[recorder])
     assert [sorted({phase for phase, _ in record.clients}) for record in recorder.records] == [
         [REPRESENT],
         [CLUSTER, SEED],
@@ -198,7 +198,7 @@ def seeds_of(method: FedMCC, server: Payload) -> Aggregate:
         ctx = Context(0, 1, SEED, client_id)
         received = method.broadcast(server, ctx)
         assert set(received.groups) == {"encoder"}
-        update, _ = method.client_step(nets, received, Payload(), clients.data_of(client_id, CPU), ctx)
+        update, _ = method.client_step(nets, received, Payload(), clients.client_data(client_id, CPU), ctx)
         if update.payload.groups:
             sent.append((client_id, update.payload.groups["seeds"]))
     return Aggregate(stacks={"seeds": sent})

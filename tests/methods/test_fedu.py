@@ -22,7 +22,7 @@ def make(**options: Any) -> FedU:
 
 def step(method: FedU, server: Payload, local: Payload, client_id: int = 3) -> tuple[Update, Payload]:
     ctx = Context(0, 0, "train", client_id)
-    data = tiny_clients(labels=False).data_of(client_id, CPU)
+    data = tiny_clients(labels=False).client_data(client_id, CPU)
     return method.client_step(method.build_networks(), method.broadcast(server, ctx), local, data, ctx)
 
 
@@ -65,7 +65,7 @@ def test_the_predictor_stays_at_home_when_the_models_have_drifted_apart(threshol
     update, _ = step(method, later, local)
     expected = weight_divergence(later.groups["encoder"], local.groups["encoder"])
     assert update.metrics["divergence"] == pytest.approx(expected)
-    assert update.metrics["own_predictor"] == float(own)
+    assert update.metrics["personal_predictor"] == float(own)
     assert same(update.payload.groups["predictor"], (local if own else later).groups["predictor"])
     assert same(update.payload.groups["encoder"], later.groups["encoder"]), "the encoder is always the global one"
 
@@ -81,7 +81,7 @@ def test_targets_go_on_where_they_were() -> None:
 def test_clients_remember_through_rounds_in_which_they_are_not_asked() -> None:
     """With one client of six in a round, everyone has the state of its own last turn, not of the last round."""
     tiny = TinyFederation("fedu", over={"cohort": {"size": 1}, "federation": {"rounds": 6}})
-    state = tiny.federation.start()
+    state = tiny.federation.initial_state()
     remembered: dict[int, Payload] = {}
     for _ in range(6):
         before = {client_id: tiny.store.get(client_id) for client_id in tiny.store}

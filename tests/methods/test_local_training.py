@@ -15,7 +15,7 @@ from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import to_bytes
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_turn import prepare_nets
 from unisono.methods.local_training import Batch, LocalTraining, Loss
 from unisono.methods.simclr import SimCLR
 from unisono.methods.training_loop import TrainingConfig, train_locally
@@ -68,7 +68,7 @@ def test_a_client_trains_in_micro_batches_if_the_config_says_so() -> None:
         nets, server = prepare_nets(method, CPU), method.init_server(Context(0))
         seen: list[bool] = []
         ctx = Context(0, 0, "train", 3)
-        data = tiny_clients(labels=False).data_of(3, CPU)
+        data = tiny_clients(labels=False).client_data(3, CPU)
         update = method.train(nets, method.broadcast(server, ctx), Payload(), data, ctx, watched(method, nets, seen))
         updates.append(update.payload)
         assert seen == [expected]
@@ -113,7 +113,7 @@ def small(kind: type[LocalTraining]) -> Any:
 def step(method: LocalTraining, nets: nn.ModuleDict, client_id: int, local: Payload | None = None) -> tuple[Update, Payload]:
     ctx = Context(0, 0, "train", client_id)
     received = method.broadcast(method.init_server(Context(0)), ctx)
-    return method.client_step(nets, received, local or Payload(), tiny_clients(labels=False).data_of(client_id, CPU), ctx)
+    return method.client_step(nets, received, local or Payload(), tiny_clients(labels=False).client_data(client_id, CPU), ctx)
 
 
 def test_a_loss_may_be_a_bare_tensor() -> None:
@@ -292,7 +292,7 @@ def test_a_loss_that_diverges_later_is_not_the_methods_error() -> None:
             for group, tensors in method.init_server(Context(0)).groups.items()
         }
     )
-    data = tiny_clients(labels=False).data_of(3, CPU)
+    data = tiny_clients(labels=False).client_data(3, CPU)
     for round, expected in ((0, pytest.raises(MethodError, match="returned nan")), (1, nullcontext())):
         with expected:
             method.client_step(method.build_networks(), server, Payload(), data, Context(0, round, "train", 3))
@@ -310,7 +310,7 @@ def test_a_run_starts_from_a_pretrained_encoder(tmp_path: Any) -> None:
 
 def test_small_batches_are_skipped_and_counted() -> None:
     weight = nn.Parameter(torch.ones(1))
-    data = tiny_clients(labels=False).data_of(0, CPU)
+    data = tiny_clients(labels=False).client_data(0, CPU)
     metrics = train_locally(
         [weight],
         lambda batch, generator: {"loss": weight.sum() * len(batch)},

@@ -14,8 +14,8 @@ from unisono.core.method import RunInfo
 from unisono.core.noise import SeededNoise
 from unisono.core.payload import Aggregate, Payload, Reveals, Update
 from unisono.core.wire import to_bytes
-from unisono.federation.whitelist import ConsentConfig, check_consent
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_turn import prepare_nets
+from unisono.federation.declared import ConsentConfig, check_consent
 from unisono.methods.local_training import Batch
 from unisono.methods.orchestra import Orchestra, OrchestraConfig, _Memory
 from unisono.models.nets import build_seeded, load_state
@@ -35,7 +35,7 @@ def make(**options: Any) -> Orchestra:
 def step(method: Orchestra, client_id: int, phase: str, server: Payload) -> Payload:
     ctx = Context(0, 0, phase, client_id)
     nets = prepare_nets(method, CPU)
-    data = tiny_clients(labels=False).data_of(client_id, CPU)
+    data = tiny_clients(labels=False).client_data(client_id, CPU)
     return method.client_step(nets, method.broadcast(server, ctx), Payload(), data, ctx)[0].payload
 
 
@@ -91,7 +91,7 @@ def test_few_samples_mean_fewer_centroids(client_id: int, num_centroids: int) ->
         assert len(sent) == num_centroids
 
 
-def test_nothing_but_the_whitelist_leaves_a_client() -> None:
+def test_nothing_but_the_declared_shares_leaves_a_client() -> None:
     """Neither the memory nor a representation of a sample is in what crosses the wire."""
     method = make()
     server = with_centroids(method)
@@ -102,7 +102,7 @@ def test_nothing_but_the_whitelist_leaves_a_client() -> None:
         assert set(sent.groups) <= set(method.shares)
         centroids = sent.groups.get("local_centroids", {}).get("centroids", torch.empty(0, 16))
         assert len(centroids) <= method.config.num_local_clusters
-        data = tiny_clients(labels=False).data_of(client_id, CPU)
+        data = tiny_clients(labels=False).client_data(client_id, CPU)
         for name in ("encoder", "projector"):
             nets["target_" + name].load_state_dict(sent.groups["target_" + name], strict=False)
         z = F.normalize(nets["target_projector"](nets["target_encoder"](data.batch(torch.arange(len(data))))), dim=1)
@@ -150,7 +150,7 @@ def test_target_restarts_from_the_online_networks_when_it_is_not_averaged() -> N
     assert "target_encoder" not in server.groups
     nets = prepare_nets(method, CPU)
     ctx = Context(0, 0, "train", 0)
-    method.client_step(nets, method.broadcast(server, ctx), Payload(), tiny_clients(labels=False).data_of(0, CPU), ctx)
+    method.client_step(nets, method.broadcast(server, ctx), Payload(), tiny_clients(labels=False).client_data(0, CPU), ctx)
     for name, tensor in server.groups["encoder"].items():
         assert torch.equal(dict(nets["target_encoder"].named_parameters())[name], tensor)
 
@@ -210,7 +210,7 @@ def test_series_need_degeneracy_weight_zero() -> None:
 
 def answer(method: Orchestra, client_id: int, phase: str, server: Payload, round: int = 0) -> Update:
     ctx = Context(0, round, phase, client_id)
-    data = tiny_clients(labels=False).data_of(client_id, CPU)
+    data = tiny_clients(labels=False).client_data(client_id, CPU)
     return method.client_step(prepare_nets(method, CPU), method.broadcast(server, ctx), Payload(), data, ctx)[0]
 
 
@@ -232,7 +232,7 @@ def test_private_centroids_see_every_sample_by_itself_through_the_received_targe
     for name in ("encoder", "projector"):
         load_state(nets["target_" + name], server.groups["target_" + name])
     nets.eval()
-    data = tiny_clients(labels=False).data_of(3, CPU)
+    data = tiny_clients(labels=False).client_data(3, CPU)
     alone = [nets["target_projector"](nets["target_encoder"](data.batch(torch.tensor([i])))) for i in range(len(data))]
     points = F.normalize(torch.cat(alone).detach(), dim=1)
     budget = method.release_guarantee()

@@ -6,7 +6,7 @@ import torch
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_turn import prepare_nets
 from unisono.methods.local_training import LocalTraining
 from unisono.methods.personal_predictor import start_with_own_predictor
 from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
@@ -24,18 +24,18 @@ def test_the_own_predictor_stays_where_the_encoders_are_far_apart(moved: float, 
     start = start_with_own_predictor(received, local, 0.4)
     assert float(start.networks.groups["predictor"]["w"]) == float(not own)
     assert start.networks.groups["encoder"] is received.groups["encoder"]
-    assert start.metrics == {"divergence": pytest.approx(moved), "own_predictor": float(own)}
+    assert start.metrics == {"divergence": pytest.approx(moved), "personal_predictor": float(own)}
     assert start_with_own_predictor(received, Payload(), 0.4).networks is received
 
 
 def test_byol_across_silos_is_fedu() -> None:
-    """The same networks, rule and state: every step gives the same bits from the same start."""
+    """The same networks, rule and state: every step gives bit-identical results from the same start."""
     over = {"method": {"ema": 0.99, "divergence_threshold": 0.0}, "training": {"learning_rate": 0.1, "weight_decay": 1e-4}}
     silo = {**over, "training": {**over["training"], "schedule": "constant"}}
     byol, fedu = (tiny_method(tiny_config(name, silo)) for name in ("byol", "fedu"))
     assert dict(byol.shares) == dict(fedu.shares)
     server = fedu.init_server(Context(0))
-    data = tiny_clients(labels=False).data_of(0, CPU)
+    data = tiny_clients(labels=False).client_data(0, CPU)
     locals_ = [Payload(), Payload()]
     for round in range(2):
         answers = []
@@ -46,7 +46,7 @@ def test_byol_across_silos_is_fedu() -> None:
             answers.append((to_bytes(update.payload), update.metrics))
         assert answers[0] == answers[1]
         assert to_bytes(locals_[0]) == to_bytes(locals_[1])
-    assert answers[0][1]["own_predictor"] == 1.0
+    assert answers[0][1]["personal_predictor"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["byol", "simsiam"])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from unisono.core.context import Context
 from unisono.core.payload import Payload
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_turn import prepare_nets
 from unisono.methods.local_training import Batch
 from unisono.methods.semifed import SemiFed, consistency, pseudo_labels
 from unisono.testing.tiny import TinyFederation
@@ -58,7 +58,7 @@ def test_the_received_model_guesses_once_at_the_start_of_the_round(monkeypatch: 
     tiny = TinyFederation("semifed", over={"method": {"threshold": 0.0}, "training": {"local_epochs": 3}})
     assert isinstance(tiny.method, SemiFed)
     server = tiny.method.init_server(Context(0))
-    nets, data = prepare_nets(tiny.method, CPU), tiny.clients.data_of(0, CPU)
+    nets, data = prepare_nets(tiny.method, CPU), tiny.clients.client_data(0, CPU)
     for name in tiny.method.shared_networks:
         nets[name].load_state_dict(server.groups[name], strict=False)
     expected = nets.eval()["label_head"](nets["encoder"](data.batch(torch.arange(len(data))))).argmax(dim=1)

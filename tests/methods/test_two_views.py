@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unisono.core.context import Context
-from unisono.federation.worker import Clients, prepare_nets
+from unisono.federation.client_turn import FederatedDataset, prepare_nets
 from unisono.losses.contrastive import info_nce, nt_xent, spectral_contrastive
 from unisono.losses.siamese import negative_cosine
 from unisono.methods.local_training import Batch
@@ -31,11 +31,13 @@ def semi_supervised(method: str, over: dict[str, Any] | None = None, **arguments
     return TinyFederation(method, over=tree, clients=arguments.pop("clients", half_labelled()), **arguments)
 
 
-def half_labelled(seed: int = 0) -> Clients:
+def half_labelled(seed: int = 0) -> FederatedDataset:
     clients = tiny_clients(labels=True)
     assert clients.labels is not None
     hidden = torch.rand(len(clients.labels), generator=torch.Generator().manual_seed(seed)) < 0.5
-    return Clients(clients.samples, torch.arange(sum(SIZES)).split(list(SIZES)), torch.where(hidden, -1, clients.labels))
+    return FederatedDataset(
+        clients.samples, torch.arange(sum(SIZES)).split(list(SIZES)), torch.where(hidden, -1, clients.labels)
+    )
 
 
 def own_loss(method: str, nets: nn.ModuleDict, h_1: Tensor, h_2: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Update
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.federation.worker import prepare_nets
+from unisono.federation.client_turn import prepare_nets
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.losses.mutual_information import info_nce_bound
 from unisono.losses.user_verification import client_log_likelihood
 from unisono.methods.training_loop import batches
@@ -39,7 +39,7 @@ def client_update(tiny: TinyFederation, client_id: int, server: Payload) -> tupl
     ctx = Context(0, 0, "train", client_id)
     nets = prepare_nets(tiny.method, CPU)
     received = tiny.method.broadcast(server, ctx)
-    update, _ = tiny.method.client_step(nets, received, Payload(), tiny.clients.data_of(client_id, CPU), ctx)
+    update, _ = tiny.method.client_step(nets, received, Payload(), tiny.clients.client_data(client_id, CPU), ctx)
     return update, nets[VECTORS]  # type: ignore[return-value]
 
 
@@ -47,11 +47,11 @@ def table(payload: Payload) -> Tensor:
     return payload.groups[VECTORS]["vectors"]
 
 
-class Records(Observer):
+class Records(Callback):
     def __init__(self) -> None:
-        self.found: list[tuple[State, RoundRecord]] = []
+        self.found: list[tuple[ServerState, RoundRecord]] = []
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         self.found.append((state, record))
 
 
@@ -111,8 +111,8 @@ def test_rows_move_by_their_share_and_keep_unit_length(method: str) -> None:
     """Algorithm 1 without an optimiser: (sent - old) / |S| for those that answered, then length 1; all others to the bit."""
     tiny = verified(method, UNIFORM)
     records = Records()
-    start = tiny.federation.start()
-    state = tiny.run(start, until=1, observers=[records])
+    start = tiny.federation.initial_state()
+    state = tiny.run(start, until=1, callbacks=[records])
     cohort = [report.client_id for _, report in records.found[0][1].clients]
     assert 0 < len(cohort) < len(SIZES)
     for client in range(len(SIZES)):
@@ -127,7 +127,7 @@ def test_rows_move_by_their_share_and_keep_unit_length(method: str) -> None:
 def test_the_server_optimiser_acts_on_the_vectors() -> None:
     """One step of Adam from zero moments moves every coordinate with a gradient by the learning rate; then length 1."""
     tiny = verified("simclr", {**ADAM, "cohort": {"size": len(SIZES)}})
-    start = tiny.federation.start()
+    start = tiny.federation.initial_state()
     state = tiny.run(start, until=1)
     for client in range(len(SIZES)):
         before = table(start.server)[client]
@@ -153,9 +153,9 @@ def test_five_hundred_clients_and_those_that_join_later() -> None:
     records = Records()
     over = {**UNIFORM, "cohort": {"size": 3}, "federation": {"rounds": 4}, "model": {"backbone": "cfcl-cnn"}}
     tiny = verified("simclr", over, clients=tiny_clients(False, [3] * 500))
-    start = tiny.federation.start()
+    start = tiny.federation.initial_state()
     assert table(start.server).shape == (500, 16)
-    tiny.run(start, observers=[records])
+    tiny.run(start, callbacks=[records])
     asked: set[int] = set()
     for state, record in records.found:
         cohort = {report.client_id for _, report in record.clients}
@@ -209,7 +209,7 @@ def test_information_is_that_of_the_received_networks_on_the_first_batch() -> No
     nets = prepare_nets(tiny.method, CPU)
     for name in tiny.method.shared_networks:  # type: ignore[attr-defined]
         nets[name].load_state_dict(server.groups[name], strict=False)
-    ctx, data = Context(0, 0, "train", 3), tiny.clients.data_of(3, CPU)
+    ctx, data = Context(0, 0, "train", 3), tiny.clients.client_data(3, CPU)
     batch = next(batches(data, tiny.config.training, ctx.rng("order")))
     views = torch.cat(tiny.method.views.pair(batch.x, ctx.rng("views")))  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -229,7 +229,7 @@ def test_information_is_that_of_the_received_networks_on_the_first_batch() -> No
 
 def test_every_term_is_logged_every_round() -> None:
     records = Records()
-    verified("simclr", UNIFORM).run(observers=[records])
+    verified("simclr", UNIFORM).run(callbacks=[records])
     for _, record in records.found:
         terms = [record.metrics[name] for name in ("mi_local", "mi_client_1", "mi_client_2", "mi_entropy")]
         assert record.metrics["mi_bound"] == pytest.approx(sum(terms), abs=1e-5)
@@ -239,7 +239,7 @@ def test_every_term_is_logged_every_round() -> None:
 def test_local_simclr_logs_its_own_term_only() -> None:
     records = Records()
     over = {"method": {"loss": "info-nce"}, "training": {"batch_size": 32}}
-    TinyFederation("simclr", over=over).run(until=1, observers=[records])
+    TinyFederation("simclr", over=over).run(until=1, callbacks=[records])
     metrics = records.found[0][1].metrics
     assert {name for name in metrics if name.startswith("mi_")} == {"mi_local"}
     assert metrics["mi_local"] == pytest.approx(-metrics["loss"], abs=1e-5)  # one batch per client
@@ -248,6 +248,6 @@ def test_local_simclr_logs_its_own_term_only() -> None:
 def test_a_client_of_one_sample_sends_its_vector_as_it_was() -> None:
     tiny = verified("simclr")
     server = tiny.method.init_server(Context(0))
-    data: ClientData = tiny.clients.data_of(2, CPU)
+    data: ClientData = tiny.clients.client_data(2, CPU)
     assert len(data) == 1
     torch.testing.assert_close(table(client_update(tiny, 2, server)[0].payload), table(server)[2])

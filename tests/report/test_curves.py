@@ -65,7 +65,7 @@ def test_bounds_of_information_share_a_chart() -> None:
 
 
 def test_how_to_get_scores_without_labels_is_said_where_they_are_missing() -> None:
-    assert "evaluation.probes has 'unsupervised'" in how_to_add_scores(rounds({"probe.knn": 0.5}))
+    assert "evaluation.probes has 'alignment'" in how_to_add_scores(rounds({"probe.knn": 0.5}))
     assert how_to_add_scores(rounds({"probe.knn": 0.5, "probe.align": 0.5})) == ""
     assert how_to_add_scores(rounds({"loss": 1.0})) == ""
 

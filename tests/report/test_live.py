@@ -11,8 +11,8 @@ from threading import Thread
 import pytest
 
 from tests.report.conftest import Browser
-from tests.report.test_page import outline
-from unisono.report.live import LivePage, LiveServer
+from tests.report.test_html import outline
+from unisono.report.live import LiveReport, LiveServer
 from unisono.runs.directory import RunDirectory
 
 
@@ -69,7 +69,7 @@ def test_only_this_machine_is_served(server: LiveServer) -> None:
 
 
 def test_a_document_is_made_again_only_when_there_is_news(going_on: RunDirectory) -> None:
-    page = LivePage(going_on)
+    page = LiveReport(going_on)
     first = page.document()
     assert page.document() is first
     going_on.unlock()

@@ -11,8 +11,8 @@ import torch
 from tests.core.payloads import same
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import State
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import ServerState
 from unisono.runs import checkpoint as module
 from unisono.runs.checkpoint import MANIFEST, Checkpoints, DamagedError
 
@@ -30,20 +30,20 @@ def local(value: float) -> Payload:
     return Payload({"memory": {"x": torch.full((4,), value)}}, {"turns": int(value)})
 
 
-def state(round: int) -> State:
-    return State(round, server(round), Payload({"z": {"w#momentum_buffer": torch.full((3,), float(round))}}))
+def state(round: int) -> ServerState:
+    return ServerState(round, server(round), Payload({"z": {"w#momentum_buffer": torch.full((3,), float(round))}}))
 
 
-def change(store: ClientStore, clients: list[int], round: int) -> None:
+def change(store: ClientStateStore, clients: list[int], round: int) -> None:
     """What a round does to these clients' states."""
     for client in clients:
         store.stage(client, local(10 * round + client))
     store.commit(round)
 
 
-def save_rounds(checkpoints: Checkpoints, rounds: list[int]) -> ClientStore:
+def save_rounds(checkpoints: Checkpoints, rounds: list[int]) -> ClientStateStore:
     """Round r changes client 100 + r; client 7 changes in the first round alone."""
-    store = ClientStore()
+    store = ClientStateStore()
     for round in rounds:
         change(store, [100 + round, 7] if round == rounds[0] else [100 + round], round - 1)
         checkpoints.save(state(round), store, {**LOGS, "metrics": round})
@@ -52,13 +52,13 @@ def save_rounds(checkpoints: Checkpoints, rounds: list[int]) -> ClientStore:
 
 @pytest.mark.parametrize("memory_limit", [2**30, 0])
 def test_everything_comes_back(tmp_path: Path, memory_limit: int) -> None:
-    checkpoints, store = Checkpoints(tmp_path / "checkpoints"), ClientStore(memory_limit)
+    checkpoints, store = Checkpoints(tmp_path / "checkpoints"), ClientStateStore(memory_limit)
     change(store, [3, 12], 0)
     change(store, [12, 0], 1)
     store.stage(3, Payload())
     store.commit(2)
     checkpoints.save(state(3), store, LOGS)
-    restored = ClientStore(memory_limit)
+    restored = ClientStateStore(memory_limit)
     loaded = Checkpoints(tmp_path / "checkpoints").load(3, restored)
     assert loaded.state.round == 3
     assert same(loaded.state.server, state(3).server)
@@ -74,7 +74,7 @@ def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     assert checkpoints.rounds() == []
     with pytest.raises(DamagedError, match="round-000001 is damaged"):
-        checkpoints.load(1, ClientStore())
+        checkpoints.load(1, ClientStateStore())
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -84,7 +84,7 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     assert checkpoints.rounds() == [1, 2, 3, 10, 100][-keep:]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"round-{round:06d}" for round in checkpoints.rounds()]
     for round in checkpoints.rounds():
-        assert checkpoints.load(round, ClientStore()).log_lengths["metrics"] == round
+        assert checkpoints.load(round, ClientStateStore()).log_lengths["metrics"] == round
 
 
 def truncate(path: Path) -> None:
@@ -131,7 +131,7 @@ def test_damage_is_found_and_the_older_checkpoint_still_loads(tmp_path: Path, da
     save_rounds(checkpoints, [2, 3])
     name, spoil = DAMAGES[damage]
     spoil(tmp_path / "round-000003" / name)
-    store = ClientStore()
+    store = ClientStateStore()
     with pytest.raises(DamagedError, match="checkpoint round-000003 is damaged"):
         checkpoints.load(3, store)
     assert len(store) == 0, "nothing of a damaged checkpoint is restored"
@@ -162,7 +162,7 @@ def test_states_that_did_not_change_are_linked(tmp_path: Path) -> None:
     change(store, [7], 3)
     Checkpoints(tmp_path / "other", keep=3).save(state(4), store, LOGS)
     assert inode(tmp_path / "other", 3, 7) != inode(tmp_path / "other", 4, 7)
-    restored = ClientStore()
+    restored = ClientStateStore()
     Checkpoints(tmp_path / "other").load(4, restored)
     assert float(restored.get(7).groups["memory"]["x"][0]) == 37.0
 
@@ -170,7 +170,7 @@ def test_states_that_did_not_change_are_linked(tmp_path: Path) -> None:
 def test_a_linked_state_outlives_the_checkpoint_it_came_from(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     store = save_rounds(checkpoints, [1, 2, 3, 4])
-    restored = ClientStore()
+    restored = ClientStateStore()
     checkpoints.load(4, restored)
     assert all(same(restored.get(client), store.get(client)) for client in store)
 
@@ -183,7 +183,7 @@ def test_file_systems_without_links_get_copies(tmp_path: Path, monkeypatch: pyte
     checkpoints = Checkpoints(tmp_path)
     store = save_rounds(checkpoints, [1, 2])
     assert inode(tmp_path, 1, 7) != inode(tmp_path, 2, 7)
-    restored = ClientStore()
+    restored = ClientStateStore()
     checkpoints.load(2, restored)
     assert same(restored.get(7), store.get(7))
 
@@ -193,11 +193,11 @@ def test_a_damaged_checkpoint_does_not_spoil_the_one_that_replaces_it(tmp_path: 
     checkpoints = Checkpoints(tmp_path)
     save_rounds(checkpoints, [2, 3])
     truncate(tmp_path / "round-000003" / "clients" / "103.safetensors")
-    store = ClientStore()
+    store = ClientStateStore()
     checkpoints.load(2, store)
     change(store, [103], 2)
     checkpoints.save(state(3), store, LOGS)
-    restored = ClientStore()
+    restored = ClientStateStore()
     checkpoints.load(3, restored)
     assert same(restored.get(103), store.get(103))
 
@@ -214,7 +214,7 @@ def test_a_crash_before_the_rename_leaves_no_half_checkpoint(tmp_path: Path) -> 
     assert checkpoints.rounds() == [2, 3]
     assert not half.exists()
     assert not (tmp_path / "round-000003" / "clients" / "99.safetensors").exists()
-    checkpoints.load(3, ClientStore())
+    checkpoints.load(3, ClientStateStore())
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -231,7 +231,7 @@ def test_a_failing_save_leaves_the_older_ones(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError if isinstance(error, OSError) else KeyboardInterrupt):
         checkpoints.save(state(2), store, LOGS)
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001"]
-    checkpoints.load(1, ClientStore())
+    checkpoints.load(1, ClientStateStore())
 
 
 def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:

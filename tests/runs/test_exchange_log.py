@@ -1,4 +1,4 @@
-"""What devices moved, and how even it made their data."""
+"""What clients moved, and how even it made their data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import unisono
 from unisono.core.client_data import ClientData
 from unisono.core.errors import UserError
 from unisono.methods.cfcl import CFCL
-from unisono.runs.exchange_log import label_counts, label_variance
+from unisono.runs.callbacks import label_counts, label_variance
 from unisono.runs.export import model_card
 
 RECIPE: dict[str, Any] = {

@@ -6,8 +6,8 @@ import pytest
 
 from unisono.core.method import Guarantee
 from unisono.core.payload import Payload, Reduce, Reveals, Share
-from unisono.federation.rounds import RoundRecord, State
-from unisono.federation.worker import Report
+from unisono.federation.client_turn import ClientStats
+from unisono.federation.loop import RoundRecord, ServerState
 from unisono.privacy.guarantee import KAnonymity
 from unisono.privacy.local_dp import LocalDp
 from unisono.runs.directory import RunDirectory
@@ -21,14 +21,14 @@ def play(
 ) -> RoundRecord:
     """Rounds by number: for every attempt, the clients that answered."""
     report = PrivacyReport(directory, SHARES, guarantee, None, ["mind the noise"])
-    report.on_start(State(min(rounds), Payload()))
+    report.on_run_start(ServerState(min(rounds), Payload()))
     for number, attempts in rounds.items():
         for clients in attempts:
             report.on_round_start(number, len(clients))
             for client in clients:
-                report.on_client("train", Report(client, 20, 0, 0, 0.0, {"smallest_cluster": float(size + client)}))
+                report.on_client_end("train", ClientStats(client, 20, 0, 0, 0.0, {"smallest_cluster": float(size + client)}))
         record = RoundRecord(number)
-        report.on_round_end(State(number + 1, Payload()), record)
+        report.on_round_end(ServerState(number + 1, Payload()), record)
     return record
 
 

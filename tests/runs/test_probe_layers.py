@@ -11,8 +11,8 @@ import torch
 import unisono
 from unisono.core.payload import Payload
 from unisono.evaluation.linear import LinearClassifier
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.probe_layers import ProbeLayers
 
@@ -39,7 +39,7 @@ def test_files_that_no_checkpoint_needs_are_removed(tmp_path: Path) -> None:
     for round in range(1, 14):
         if round % 5 == 0:
             layers.save(round, {"linear-sgd": layer(round)})
-        checkpoints.save(State(round, Payload({"a": {"x": torch.zeros(1)}})), ClientStore(), {})
+        checkpoints.save(ServerState(round, Payload({"a": {"x": torch.zeros(1)}})), ClientStateStore(), {})
     assert layers.rounds() == [5, 10]
     layers.save(15, {"linear-sgd": layer(15)})
     assert layers.rounds() == [10, 15]
@@ -49,11 +49,11 @@ class KilledError(Exception):
     pass
 
 
-class KillAfter(Observer):
+class KillAfter(Callback):
     def __init__(self, round: int) -> None:
         self._round = round
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         if state.round == self._round:
             raise KilledError
 
@@ -72,9 +72,9 @@ SETTINGS = [
 ]
 
 
-def run(directory: Path, name: str, *settings: str, observers: tuple[Observer, ...] = ()) -> Path:
+def run(directory: Path, name: str, *settings: str, callbacks: tuple[Callback, ...] = ()) -> Path:
     assignments = [f"run.directory={directory}", *SETTINGS, *settings]
-    unisono.run("simclr", dataset="digits", name=name, set=assignments, observers=observers)
+    unisono.run("simclr", dataset="digits", name=name, set=assignments, callbacks=callbacks)
     return directory / name
 
 
@@ -86,7 +86,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("killed_at", [1, 2, 5])
 def test_a_warm_start_survives_a_resume_to_the_bit(whole: Path, tmp_path: Path, killed_at: int) -> None:
     with pytest.raises(KilledError):
-        run(tmp_path, "killed", "evaluation.warm_start=true", observers=(KillAfter(killed_at),))
+        run(tmp_path, "killed", "evaluation.warm_start=true", callbacks=(KillAfter(killed_at),))
     unisono.resume(tmp_path / "killed")
     assert (tmp_path / "killed" / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 

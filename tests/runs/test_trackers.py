@@ -12,7 +12,7 @@ import pytest
 
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
-from unisono.federation.rounds import RoundRecord, State
+from unisono.federation.loop import RoundRecord, ServerState
 from unisono.runs import trackers
 from unisono.runs.directory import RunDirectory
 from unisono.runs.trackers import TrackConfig, Tracking, check_trackers
@@ -75,11 +75,11 @@ def run_through(config: TrackConfig, path: Path, rounds: range, num_rounds: int)
     """Notes of the rounds."""
     directory = RunDirectory(path)
     tracking = Tracking(config, directory, TREE, num_rounds)
-    tracking.on_start(State(rounds.start, Payload()))
+    tracking.on_run_start(ServerState(rounds.start, Payload()))
     notes = []
     for round in rounds:
         record = RoundRecord(round, bytes_up=10, metrics={"loss": 0.5, "probe.linear": 0.7}, seconds={"round": 1.5})
-        tracking.on_round_end(State(round + 1, Payload()), record)
+        tracking.on_round_end(ServerState(round + 1, Payload()), record)
         notes += record.notes
     return notes
 

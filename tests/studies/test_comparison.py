@@ -12,8 +12,8 @@ from tests.studies.test_history import write_run
 from unisono.config import resolve
 from unisono.core.config import merge, write_toml
 from unisono.core.errors import UserError
-from unisono.studies.compare_page import compare_page
 from unisono.studies.comparison import compare
+from unisono.studies.comparison_report import comparison_report
 
 
 def make_run(path: Path, seed: int, value: float | None, over: dict[str, Any] | None = None) -> Path:
@@ -81,9 +81,9 @@ def test_metrics(runs: list[Path], tmp_path: Path) -> None:
 
 
 def test_mistakes(runs: list[Path], tmp_path: Path) -> None:
-    twin = make_run(tmp_path / "twin", 0, 0.6)
+    source = make_run(tmp_path / "source", 0, 0.6)
     with pytest.raises(UserError, match="the same settings and the same seed, 0"):
-        compare([*runs, twin])
+        compare([*runs, source])
     with pytest.raises(UserError, match="There is no run directory"):
         compare([tmp_path / "nowhere"])
 
@@ -115,7 +115,7 @@ def test_unfinished_runs_are_named_with_their_round(runs: list[Path]) -> None:
     assert [row["unfinished"] for row in rows] == ["", f"seed 1 at round 3 of {num_rounds}"]
     group = comparison.as_json()["groups"][1]
     assert (group["finished"], group["unfinished"]) == (False, [{"seed": 1, "round": 3, "rounds": num_rounds}])
-    assert f"round 3 of {num_rounds}" in [row[2] for row in blocks_of(compare_page(comparison), "runs")[0]["rows"]]
+    assert f"round 3 of {num_rounds}" in [row[2] for row in blocks_of(comparison_report(comparison), "runs")[0]["rows"]]
 
 
 def test_numbers_for_other_programs(runs: list[Path]) -> None:
@@ -149,7 +149,7 @@ def test_curves_join_what_belongs_to_the_same_round(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"s{seed}", seed, 0.6) for seed in (0, 1)]
     write_run(runs[0], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     write_run(runs[1], [None, None, 0.5, None, None, 0.8])
-    page = compare_page(compare(runs))
+    page = comparison_report(compare(runs))
     (series,) = blocks_of(page, "curves")[0]["series"]
     assert series["x"] == [3, 6]
     assert series["y"] == pytest.approx([0.4, 0.7])
@@ -159,14 +159,14 @@ def test_curves_join_what_belongs_to_the_same_round(tmp_path: Path) -> None:
 
 
 def test_the_page_has_percent_in_both_tables(runs: list[Path]) -> None:
-    page = compare_page(compare(runs, ["linear", "loss"]))
+    page = comparison_report(compare(runs, ["linear", "loss"]))
     (table,) = blocks_of(page, "runs")
     assert table["heads"] == ["group", "seed", "state", "linear [%]", "loss", "run"]
     assert table["rows"][0][2:5] == ["finished", pytest.approx(60), 4.0]
 
 
 def test_page(runs: list[Path]) -> None:
-    page = compare_page(compare(runs), "unisono compare a b")
+    page = comparison_report(compare(runs), "unisono compare a b")
     assert "Differences to simclr" in page
     assert "Over communication" in page
     assert "unisono compare a b" in page

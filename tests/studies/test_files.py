@@ -14,7 +14,7 @@ from unisono.models.backbones import backbones
 from unisono.models.nets import build_seeded
 from unisono.studies.figure import paper_value
 from unisono.studies.grid import make_cells
-from unisono.studies.history import parse_effort
+from unisono.studies.history import parse_time_to_target
 from unisono.studies.results import Results
 from unisono.studies.study import Study, list_studies, read_study, scales_of
 
@@ -81,8 +81,8 @@ def test_metrics_are_probed(name: str, scale: str) -> None:
     for cell in make_cells(study, Path("runs"), seeds=[0]):
         config = cell.config()
         for metric in study.config.metrics:
-            effort = parse_effort(metric)
-            wanted = aliases.get(cell.variant, {}).get(metric, effort.metric if effort else metric)
+            target = parse_time_to_target(metric)
+            wanted = aliases.get(cell.variant, {}).get(metric, target.metric if target else metric)
             assert _probe_of(wanted) in (None, *_probes(config)), (cell.title, wanted)
 
 
@@ -124,5 +124,5 @@ def _probe_of(metric: str) -> str | None:
     if metric.startswith("kmeans-"):
         return "kmeans"
     if metric in ("score", "align", "uniformity"):
-        return "unsupervised"
+        return "alignment"
     return metric if metric in ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10") else None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from unisono.core.errors import UserError
-from unisono.studies.history import Effort, History, in_percent, parse_effort
+from unisono.studies.history import History, TimeToTarget, in_percent, parse_time_to_target
 
 
 def write_run(path: Path, values: list[float | None], steps: int = 10) -> Path:
@@ -68,12 +68,12 @@ def test_the_effort_to_reach_a_value(history: History) -> None:
 
 
 def test_names_of_efforts() -> None:
-    assert parse_effort("rounds to linear-sgd 0.8") == Effort("rounds", "linear-sgd", 0.8)
-    assert parse_effort("linear") is None
+    assert parse_time_to_target("rounds to linear-sgd 0.8") == TimeToTarget("rounds", "linear-sgd", 0.8)
+    assert parse_time_to_target("linear") is None
     with pytest.raises(UserError, match=r"counts 'epochs'; known are rounds, steps"):
-        parse_effort("epochs to linear 0.8")
+        parse_time_to_target("epochs to linear 0.8")
     with pytest.raises(UserError, match="must end with a number"):
-        parse_effort("rounds to linear 0.8.1")
+        parse_time_to_target("rounds to linear 0.8.1")
     assert in_percent("linear")
     assert not in_percent("rounds to linear 0.8")
 

@@ -8,10 +8,10 @@ from tests.studies.conftest import SMALL
 from unisono.studies.figure import draw_study
 from unisono.studies.grid import make_cells
 from unisono.studies.maps import draw_maps
+from unisono.studies.output import write_pictures
 from unisono.studies.results import collect
 from unisono.studies.runner import run_cells
 from unisono.studies.study import read_study
-from unisono.studies.writing import write_pictures
 
 
 def test_a_panel_for_every_cell_and_a_point_for_every_test_sample(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from unisono.studies.correlation import correlation, correlations, pairs_of
 from unisono.studies.figure import draw_study, moved, paper_value
 from unisono.studies.grid import make_cells
 from unisono.studies.mean_curve import mean_curve
-from unisono.studies.page import study_page
+from unisono.studies.output import as_markdown, write_numbers, write_pictures
 from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
 from unisono.studies.study import UNTRAINED, read_study
+from unisono.studies.study_report import study_report
 from unisono.studies.tables import TextTable, latex_text, run_table, study_table
-from unisono.studies.writing import as_markdown, write_numbers, write_pictures
 
 STUDY = SMALL.replace('"knn", "rounds to knn 0.01", "rounds to knn 2"', '"linear", "rounds to linear 0.65", "loss"').replace(
     "[paper.knn]", "[paper.linear]"
@@ -148,7 +148,7 @@ def test_figures_and_pages_of_every_plot(tmp_path: Path, plot: str) -> None:
     files = draw_study(results)
     assert files["png"].startswith(b"\x89PNG")
     assert b"SimCLR" in files["svg"] or b"<svg" in files["svg"]
-    page = study_page(results, "unisono study hand.toml", files["svg"])
+    page = study_report(results, "unisono study hand.toml", files["svg"])
     document = json.loads(page.partition('id="document">')[2].partition("</script>")[0].replace("\\u003c", "<"))
     titles = [section["title"] for section in document["sections"]]
     assert {"What it asks", "Results", "Over the course of runs", "Runs", "Repeat it"} <= set(titles)

@@ -17,25 +17,25 @@ from tests.studies.conftest import SMALL
 from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.experiment import Experiment
-from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.loaded import LoadedRun
 from unisono.report.status import run_status
 from unisono.running import resume
 from unisono.runs.directory import RunDirectory
 from unisono.studies import runner
 from unisono.studies.grid import Cell, make_cells
-from unisono.studies.runner import Status, Watcher, check_same, run_cells, status_of
+from unisono.studies.runner import CellStatus, StudyCallback, check_same, run_cells, status_of
 from unisono.studies.study import UNTRAINED, read_study
 
 
-class Log(Watcher):
+class Log(StudyCallback):
     def __init__(self, stop_after: int | None = None) -> None:
         self.started: list[str] = []
         self.ended: list[str] = []
         self.failed: dict[str, str] = {}
         self._stop_after = stop_after
 
-    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Callback]:
         self.started.append(cell.variant)
         return () if self._stop_after is None else (Stop(self._stop_after),)
 
@@ -46,11 +46,11 @@ class Log(Watcher):
         self.failed[cell.variant] = reason
 
 
-class Stop(Observer):
+class Stop(Callback):
     def __init__(self, round: int) -> None:
         self._round = round
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         if state.round == self._round:
             raise KeyboardInterrupt
 
@@ -65,11 +65,11 @@ def test_finished_cells_are_kept_and_stopped_ones_go_on(tmp_path: Path) -> None:
     untrained, simclr, orchestra = cells = cells_of(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run_cells([simclr], Log(stop_after=1))
-    assert [status_of(cell.path) for cell in cells] == [Status.missing, Status.unfinished, Status.missing]
+    assert [status_of(cell.path) for cell in cells] == [CellStatus.missing, CellStatus.unfinished, CellStatus.missing]
     log = Log()
     assert run_cells(cells, log) == {}
     assert log.ended == log.started == [UNTRAINED, "SimCLR", "Orchestra"]
-    assert {status_of(cell.path) for cell in cells} == {Status.finished}
+    assert {status_of(cell.path) for cell in cells} == {CellStatus.finished}
     assert len((simclr.path / "metrics.jsonl").read_text().splitlines()) == 2
     assert len((untrained.path / "metrics.jsonl").read_text().splitlines()) == 1
     again = Log()
@@ -121,7 +121,7 @@ def test_a_run_that_another_process_works_on_is_passed_over(tmp_path: Path, monk
         log = Log()
         assert run_cells([cell], log) == {}
         assert log.started == []
-        seen = iter([Status.missing, Status.missing, Status.running])
+        seen = iter([CellStatus.missing, CellStatus.missing, CellStatus.running])
         monkeypatch.setattr(runner, "status_of", lambda path: next(seen))
         assert run_cells([cell], log) == {}, "it was taken between the look and the start"
         assert log.failed == {}
@@ -133,20 +133,20 @@ def test_a_run_that_failed_is_not_finished(tmp_path: Path) -> None:
     cell = cells_of(tmp_path)[1]
 
     class Fail(Stop):
-        def on_round_end(self, state: State, record: RoundRecord) -> None:
+        def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
             if state.round == 1:
                 raise UserError("The disk is full.")
 
     class Failing(Log):
-        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+        def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Callback]:
             return (Fail(1),)
 
     assert run_cells([cell], Failing()) == {cell: "The disk is full."}
-    assert status_of(cell.path) is Status.unfinished
+    assert status_of(cell.path) is CellStatus.unfinished
     log = Log()
     assert run_cells([cell], log) == {}
     assert log.ended == ["SimCLR"]
-    assert status_of(cell.path) is Status.finished
+    assert status_of(cell.path) is CellStatus.finished
 
 
 def test_untrained_weights_are_finished_and_cannot_be_continued(tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ def test_a_run_is_not_finished_before_its_model_is_saved(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(LoadedRun, "save_model", full)
         assert run_cells([cell]) == {cell: "The disk is full."}
-    assert status_of(cell.path) is Status.unfinished
+    assert status_of(cell.path) is CellStatus.unfinished
     assert run_cells([cell]) == {}
-    assert status_of(cell.path) is Status.finished
+    assert status_of(cell.path) is CellStatus.finished
     assert RunDirectory(cell.path).model.is_dir()
 
 
@@ -198,7 +198,7 @@ def test_helpers_stop_with_the_process_that_started_them(tmp_path: Path) -> None
     study = subprocess.Popen(call, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def running() -> int:
-        return sum(status_of(path.parent) is Status.running for path in tmp_path.glob("runs/small/*/metrics.jsonl"))
+        return sum(status_of(path.parent) is CellStatus.running for path in tmp_path.glob("runs/small/*/metrics.jsonl"))
 
     def wait_for(number: int) -> None:
         patience = time.monotonic() + 120

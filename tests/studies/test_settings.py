@@ -18,7 +18,7 @@ import pytest
 from unisono.config import resolve
 from unisono.core.config import parse_overrides
 from unisono.recipes import build_tree, list_recipes, load_recipe
-from unisono.studies.grid import NO_PAGE, Cell, make_cells
+from unisono.studies.grid import NO_REPORT, Cell, make_cells
 from unisono.studies.runner import comparable
 from unisono.studies.study import list_studies, read_study, scales_of
 
@@ -53,9 +53,9 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ("orchestra-figure-7", "small"): {
         "federation.rounds": SHORT,
         "training.local_epochs": SHORT,
-        "training.reference_participation": "learning rates scale with the share",
+        "training.lr_tuned_for_participation": "learning rates scale with the share",
     },
-    ("orchestra-figure-7", "paper"): {"training.reference_participation": "learning rates scale with the share"},
+    ("orchestra-figure-7", "paper"): {"training.lr_tuned_for_participation": "learning rates scale with the share"},
     ("orchestra-figure-9", "small"): {"training.local_epochs": SHORT},
     ("orchestra-figure-10", "small"): {"training.local_epochs": SHORT},
     ("orchestra-figure-11", "small"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
@@ -96,7 +96,7 @@ class Resolved:
     @property
     def assigned(self) -> set[str]:
         """The options that the study sets here."""
-        tree = parse_overrides(text for text in self.cell.assignments if text != NO_PAGE)
+        tree = parse_overrides(text for text in self.cell.assignments if text != NO_REPORT)
         return {f"{table}.{key}" for table, values in tree.items() for key in values}
 
 

@@ -71,20 +71,20 @@ def bench(
 
 
 def _seconds_per_round(experiment: Experiment, workers: int, num_rounds: int) -> float:
-    """How long the fastest round takes, for other programs only ever slow a round down."""
+    """Return the seconds of the fastest round, since other programs only ever slow a round down."""
     import time
 
     from unisono.engines.embedded import EmbeddedEngine, EngineConfig
-    from unisono.federation.client_store import ClientStore
-    from unisono.federation.rounds import Federation
+    from unisono.federation.client_store import ClientStateStore
+    from unisono.federation.loop import RoundLoop
 
     config = experiment.config
     fastest = float("inf")
-    with EmbeddedEngine(experiment.workshop(), EngineConfig(workers=workers)) as engine:
-        federation = Federation(experiment.method, engine, ClientStore(), config.federation_sections, config.run.seed)
-        state = federation.run_round(federation.start())
+    with EmbeddedEngine(experiment.worker_setup(), EngineConfig(workers=workers)) as engine:
+        loop = RoundLoop(experiment.method, engine, ClientStateStore(), config.loop, config.run.seed)
+        state = loop.run_round(loop.initial_state())
         for _ in range(num_rounds):
             begin = time.perf_counter()
-            state = federation.run_round(state)
+            state = loop.run_round(state)
             fastest = min(fastest, time.perf_counter() - begin)
     return fastest

@@ -17,7 +17,7 @@ WIDTH = 28
 def check(
     method: Annotated[str, typer.Argument(metavar="METHOD", hidden=True)],
     only: Annotated[list[str] | None, typer.Option(help="Run this check only; repeatable.", metavar="CHECK")] = None,
-    set: options.Settings = None,
+    set: options.Overrides = None,
 ) -> None:
     """Check that a method keeps the contract.
 

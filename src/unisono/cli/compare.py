@@ -22,7 +22,7 @@ MOST_METRICS = 4
 
 
 class Format(StrEnum):
-    """What the table is printed as."""
+    """Output formats of the table."""
 
     terminal = "terminal"
     markdown = "markdown"
@@ -36,7 +36,7 @@ def compare(
         list[str] | None, typer.Option("--metric", metavar="NAME", help="Default: all probes; repeatable.")
     ] = None,
     format: Annotated[Format, typer.Option(help="Default terminal.", show_default=False)] = Format.terminal,
-    page: Annotated[Path | None, typer.Option(help="Also write a page with all curves to this .html file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a report with all curves to this .html file.")] = None,
     json: options.Json = False,
 ) -> None:
     """Compare runs in one table.
@@ -50,15 +50,15 @@ def compare(
     from unisono.studies.comparison import compare as compare_runs
 
     comparison = compare_runs(runs, metrics or ())
-    if page is not None:
-        from unisono.studies.compare_page import compare_page
+    if html is not None:
+        from unisono.studies.comparison_report import comparison_report
 
-        words = [*map(str, runs), *(word for metric in metrics or () for word in ("--metric", metric)), "--page", str(page)]
-        write_atomically(page, compare_page(comparison, shlex.join(["unisono", "compare", *words])).encode())
+        words = [*map(str, runs), *(word for metric in metrics or () for word in ("--metric", metric)), "--html", str(html)]
+        write_atomically(html, comparison_report(comparison, shlex.join(["unisono", "compare", *words])).encode())
     if json:
         print(json_format.dumps(comparison.as_json()))
     elif format is Format.terminal:
-        _show(comparison, page)
+        _show(comparison, html)
     else:
         print(_text(comparison, format), end="")
 
@@ -69,7 +69,7 @@ def _text(comparison: Comparison, format: Format) -> str:
     return comparison.number_table().as_csv() if format is Format.csv else comparison.as_markdown()
 
 
-def _show(comparison: Comparison, page: Path | None) -> None:
+def _show(comparison: Comparison, html: Path | None) -> None:
     console = make_console()
     table, differences = comparison.table(), comparison.difference_table()
     if len(comparison.metrics) > MOST_METRICS:
@@ -82,5 +82,5 @@ def _show(comparison: Comparison, page: Path | None) -> None:
         console.print()
         console.print(make_table(differences.heads, differences.rows, right=differences.heads[2:]))
         console.print("\n" + comparison.explanation(), soft_wrap=True)
-    if page is not None:
-        console.print(f"Page: {page}", soft_wrap=True)
+    if html is not None:
+        console.print(f"Report: {html}", soft_wrap=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unisono.recipes import LayeredConfig
 
 COLUMN = 44
-"""Where sources begin, unless an option is longer."""
+"""Column at which sources begin, unless an option is longer."""
 WIDTH = 120
 """A source that would end beyond it stands above its option."""
 
@@ -21,7 +21,7 @@ WIDTH = 120
 def config(
     reference: options.Recipe,
     method: options.Method = None,
-    settings: options.Settings = None,
+    settings: options.Overrides = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print the options alone, without their sources.")] = False,
 ) -> None:
     """Show all options of a recipe and where each comes from.

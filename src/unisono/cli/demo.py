@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from unisono.cli import options
-from unisono.cli.problems import stopping
+from unisono.cli.error_output import stopping
 from unisono.cli.tables import decimal, make_console, make_table
 
 METHODS = ("simclr", "orchestra")
-"""What is compared; the recipe ``demo`` has their numbers."""
+"""Methods that are compared; the recipe ``demo`` has their numbers."""
 
 
 def demo(
-    settings: options.Settings = None,
+    settings: options.Overrides = None,
     directory: Annotated[str, typer.Option(help="Where the run directories go; default runs.", show_default=False)] = "runs",
 ) -> None:
     """Compare Orchestra, SimCLR and untrained weights.
@@ -43,10 +43,10 @@ def demo(
         console.print(headline(config))
         experiment = Experiment.prepare(config)
         if not rows:
-            rows["untrained weights"] = experiment.probe()(experiment.initial_server(), 0)
+            rows["untrained weights"] = experiment.evaluator()(experiment.initial_server(), 0)
         path = run_path(config)
         with stopping(path), Progress(config, console) as progress:
-            finished = start(experiment, path, observers=[progress])
+            finished = start(experiment, path, callbacks=[progress])
         rows[method] = {name.removeprefix("probe."): value for name, value in finished.metrics[-1].items() if "probe." in name}
         paths[method] = path
         console.print()

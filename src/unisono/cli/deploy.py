@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unisono.cli import options
-from unisono.cli.problems import Commands
+from unisono.cli.error_output import Commands
 from unisono.cli.tables import make_console
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ def init(
     Example: unisono deploy init federation --clients 3 --host 127.0.0.1
     """
     _ready()
-    from unisono.deploy.creation import create_federation
+    from unisono.deploy.init import create_federation
 
     create_federation(directory, clients, host or ["127.0.0.1"], port, insecure)
     console = make_console()
@@ -60,7 +60,7 @@ def server(directory: Directory = Path()) -> None:
     Example: unisono deploy server federation/server
     """
     _ready()
-    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.directories import ServerDirectory
     from unisono.deploy.processes import run_server
 
     found = ServerDirectory.open(directory)
@@ -80,7 +80,7 @@ def client(
     Example: unisono deploy client federation/client-0 --data photos
     """
     _ready()
-    from unisono.deploy.layout import ClientDirectory
+    from unisono.deploy.directories import ClientDirectory
     from unisono.deploy.processes import run_client
 
     found = ClientDirectory.open(directory)
@@ -95,7 +95,7 @@ def run(
     server: ServerOption = Path(),
     resume: Annotated[str | None, typer.Option(help="Go on with this run from its last checkpoint.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run directory (run.name).")] = None,
-    settings: options.Settings = None,
+    settings: options.Overrides = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start and return at once.")] = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -105,9 +105,9 @@ def run(
     """
     _ready()
     from unisono.core.errors import UserError
-    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.directories import ServerDirectory
     from unisono.deploy.runs import find_run, follow, launch, prepare_run
-    from unisono.runs.probing import PREFIX
+    from unisono.runs.callbacks import PREFIX
 
     found = ServerDirectory.open(server)
     if (reference is None) == (resume is None):
@@ -157,7 +157,7 @@ def status(directory: Directory = Path()) -> None:
     Example: unisono deploy status federation/server
     """
     _ready()
-    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.directories import ServerDirectory
     from unisono.deploy.runs import node_table, run_table
 
     found = ServerDirectory.open(directory)
@@ -179,7 +179,7 @@ def stop(
     """
     _ready()
     from unisono.core.errors import UserError
-    from unisono.deploy.layout import SERVER_FILE, ServerDirectory
+    from unisono.deploy.directories import SERVER_FILE, ServerDirectory
     from unisono.deploy.supervisor import stop_supervisor
 
     if run is not None:
@@ -202,7 +202,7 @@ def revoke(client: Annotated[int, typer.Argument(metavar="CLIENT", hidden=True)]
     Example: unisono deploy revoke 2 --server federation/server
     """
     _ready()
-    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.directories import ServerDirectory
     from unisono.deploy.runs import revoke
 
     now = revoke(ServerDirectory.open(server), client)
@@ -222,7 +222,7 @@ def fetch(
     Example: unisono deploy fetch RUN --server federation/server
     """
     _ready()
-    from unisono.deploy.layout import ServerDirectory
+    from unisono.deploy.directories import ServerDirectory
     from unisono.deploy.runs import fetch_run
 
     print(fetch_run(ServerDirectory.open(server), run, to or Path("runs") / Path(run).name))

@@ -45,7 +45,7 @@ def evaluate(
     probes: Annotated[
         list[str] | None,
         typer.Option(
-            "--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, kmeans, unsupervised; repeatable."
+            "--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, kmeans, alignment; repeatable."
         ),
     ] = None,
     settings: Annotated[
@@ -77,7 +77,7 @@ def evaluate(
 
 
 def _changes(probes: Sequence[str] | None, settings: Sequence[str]) -> dict[str, Any]:
-    """What is looked at in another way than the run did itself."""
+    """Return the options that differ from those of the run."""
     from unisono.core.config import merge, parse_overrides
     from unisono.core.errors import UserError
 
@@ -99,18 +99,18 @@ def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
 
     loaded = load(path)
     tree = loaded.directory.config_tree
-    values = Experiment.prepare(resolve(merge(tree, changes))).probe()(loaded.server, loaded.round)
+    values = Experiment.prepare(resolve(merge(tree, changes))).evaluator()(loaded.server, loaded.round)
     same = {table: content for table, content in tree.items() if table not in BESIDE_THE_RESULT}
     return Evaluated(path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values)
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """The standard deviation over seeds, as of a sample; None for a single one."""
+    """Return the standard deviation over seeds, as of a sample; None for a single one."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _columns(group: Sequence[Evaluated]) -> dict[str, list[float]]:
-    """The values of every probe over the runs of a group."""
+    """Return the values of every probe over the runs of a group."""
     return {name: [result.probes[name] for result in group] for name in group[0].probes}
 
 
@@ -128,7 +128,7 @@ def _cells(group: Sequence[Evaluated]) -> dict[str, str]:
 
 
 def _table(cells: Mapping[str, Mapping[str, str]]) -> Table:
-    """Runs down and probes across, or the other way round where there are more probes than runs."""
+    """Return a table with runs down and probes across, or the other way round where there are more probes than runs."""
     labels = list(cells)
     names = list(dict.fromkeys(name for row in cells.values() for name in row))
     if len(labels) >= len(names):

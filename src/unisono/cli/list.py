@@ -14,7 +14,7 @@ from unisono.cli.tables import make_console, make_table
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """Kinds of names that can be listed."""
 
     methods = "methods"
     datasets = "datasets"
@@ -64,7 +64,7 @@ def _list_recipes(json: bool) -> None:
 
 
 def _studies() -> dict[str, str]:
-    """Claims, and what each scale costs."""
+    """Return claims, and what each scale costs."""
     from unisono.studies.study import list_studies, read_study, scales_of
 
     summaries = {}
@@ -76,7 +76,7 @@ def _studies() -> dict[str, str]:
 
 
 def _registered(kind: Kind) -> dict[str, str]:
-    """Names and first lines of docstrings."""
+    """Return names and first lines of docstrings."""
     from unisono.core.method import methods
     from unisono.core.registry import Registry
     from unisono.data.datasets import datasets

@@ -20,12 +20,12 @@ from unisono.cli.config import config
 from unisono.cli.demo import demo
 from unisono.cli.deploy import app as deploy
 from unisono.cli.embed import embed
+from unisono.cli.error_output import Commands
 from unisono.cli.evaluate import evaluate
 from unisono.cli.export import export
 from unisono.cli.graph import graph
 from unisono.cli.list import list_names
 from unisono.cli.partition import partition
-from unisono.cli.problems import Commands
 from unisono.cli.report import report
 from unisono.cli.resume import resume
 from unisono.cli.run import run
@@ -83,7 +83,7 @@ def top(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command and ends the process with its exit code.
+    """Run a command and end the process with its exit code.
 
     Args:
         arguments: the words after ``unisono``; those of the process where None.

@@ -16,9 +16,11 @@ Recipe = Annotated[str, typer.Argument(metavar="RECIPE|METHOD", hidden=True)]
 Method = Annotated[str | None, typer.Option(help="Run this method instead of the recipe's default (method.name).")]
 Dataset = Annotated[str | None, typer.Option(help="A name from 'unisono list datasets' (data.dataset).")]
 NumClients = Annotated[int | None, typer.Option(help="Size of the federation (partition.num_clients).")]
-Alpha = Annotated[float | None, typer.Option(help="Small: clients see few classes (partition.alpha).")]
+Alpha = Annotated[
+    float | None, typer.Option(help="Dirichlet concentration; smaller: fewer classes per client (partition.alpha).")
+]
 Seed = Annotated[int | None, typer.Option(help="The source of all randomness (run.seed).")]
-Settings = Annotated[
+Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any option of a recipe; repeatable.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

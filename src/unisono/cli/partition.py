@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from unisono.data.partition import Partition
 
 FEW = 30
-"""More clients than these are shown by a summary and the first rows."""
+"""Most clients that are shown one by one; more are shown by a summary and the first rows."""
 FIRST_ROWS = 10
 MOST_BARS = 20
 BARS = "▁▂▃▄▅▆▇█"
 DIGITS = "123456789"
-"""Tenths, for a terminal without Unicode."""
+"""Marks for tenths, for a terminal without Unicode."""
 
 
 def partition(
@@ -33,15 +33,15 @@ def partition(
     clients: options.NumClients = None,
     alpha: options.Alpha = None,
     seed: options.Seed = None,
-    settings: options.Settings = None,
-    picture: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the split too.")] = None,
+    settings: options.Overrides = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the split too.")] = None,
     every_client: Annotated[bool, typer.Option("--all", help="Show every client, however many there are.")] = False,
 ) -> None:
     """Show who would hold which classes.
 
     RECIPE|METHOD is as for 'unisono run': whose data and split to take; nothing is trained.
 
-    Example: unisono partition --dataset digits --clients 8 --picture split.png
+    Example: unisono partition --dataset digits --clients 8 --plot split.png
     """
     from unisono.config import resolve
     from unisono.core.config import merge
@@ -67,9 +67,9 @@ def partition(
         console.print(f"... and {split.num_clients - num_rows:,} more clients: --all shows them.")
     for note in split.notes:
         console.print(f"note: {note}", soft_wrap=True)
-    if picture is not None:
-        _draw(split, data.labels, data.class_names, picture, turns)
-        console.print(f"\nDrawn in {picture}", soft_wrap=True)
+    if plot is not None:
+        _draw(split, data.labels, data.class_names, plot, turns)
+        console.print(f"\nDrawn in {plot}", soft_wrap=True)
 
 
 def _summary(split: Partition, labels: Tensor | None, title: str, turns: Tensor | None) -> str:
@@ -88,7 +88,7 @@ def _summary(split: Partition, labels: Tensor | None, title: str, turns: Tensor 
 
 
 def _table(split: Partition, labels: Tensor | None, turns: Tensor | None, num_rows: int, bars: str) -> Table:
-    """A row per client: samples, classes, the share of its biggest class, a bar of its shares, and one of its rotations."""
+    """Return a row per client: samples, classes, share of its biggest class, a bar of its shares, and one of its rotations."""
     columns = ["client", "samples"]
     rows = [[str(client_id), f"{size:,}"] for client_id, size in enumerate(split.sizes.tolist()[:num_rows])]
     if labels is not None:
@@ -105,19 +105,19 @@ def _table(split: Partition, labels: Tensor | None, turns: Tensor | None, num_ro
 
 
 def bar(counts: Tensor, bars: str) -> str:
-    """A character per class, or per few neighbouring ones where there are many; its height is their share."""
+    """Return a character per class, or per few neighbouring ones where there are many; its height is their share."""
     step = -(-len(counts) // MOST_BARS)
     shares = [float(part.sum()) / max(1, int(counts.sum())) for part in counts.split(step)]
     return "".join(" " if share == 0 else bars[min(len(bars) - 1, int(share * len(bars)))] for share in shares)
 
 
-def _draw(split: Partition, labels: Tensor | None, class_names: Sequence[str], picture: Path, turns: Tensor | None) -> None:
+def _draw(split: Partition, labels: Tensor | None, class_names: Sequence[str], plot: Path, turns: Tensor | None) -> None:
     from unisono.core.errors import UserError
     from unisono.data.partition_plot import draw_partition
     from unisono.runs.files import explained
 
     try:
-        with explained(picture):
-            draw_partition(split, labels, class_names or None, picture, turns)
+        with explained(plot):
+            draw_partition(split, labels, class_names or None, plot, turns)
     except ValueError as error:
-        raise UserError(f"--picture must name an image file such as split.png, got {picture}: {error}.") from error
+        raise UserError(f"--plot must name an image file such as split.png, got {plot}: {error}.") from error

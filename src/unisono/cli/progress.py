@@ -9,19 +9,19 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from unisono.cli.bars import bar_grid, can_redraw, start_bars
-from unisono.cli.meter import Meter, duration
+from unisono.cli.progress_bars import bar_grid, can_redraw, start_bars
+from unisono.cli.run_progress import RunProgress, duration
 from unisono.config import Config
 from unisono.core.errors import ClientError
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.federation.worker import Report
+from unisono.federation.client_turn import ClientStats
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 
 MOST_PROBES = 4
-"""As many probes as fit into a line of 80 columns."""
+"""Most probes that fit into a line of 80 columns."""
 
 
-class Progress(Observer):
-    """Shows where a run stands; a context manager that leaves the terminal as it was.
+class Progress(Callback):
+    """Display of a run's progress; a context manager that leaves the terminal as it was.
 
     Args:
         config: the run's.
@@ -30,7 +30,7 @@ class Progress(Observer):
     """
 
     def __init__(self, config: Config, console: Console, redrawn: bool | None = None) -> None:
-        self.meter = Meter(config.federation.rounds, config.local_training)
+        self.run = RunProgress(config.federation.rounds, config.local_training)
         self._console = console
         self._redrawn = can_redraw(console) if redrawn is None else redrawn
         self._live: Live | None = None
@@ -43,65 +43,65 @@ class Progress(Observer):
             self._live.stop()
 
     def on_round_start(self, round: int, num_clients: int) -> None:
-        self.meter.start_round(round, num_clients)
+        self.run.start_round(round, num_clients)
         if self._live is None and self._redrawn:
             self._live = start_bars(self._console, self._bars)
 
-    def on_client(self, phase: str, report: Report) -> None:
-        self.meter.count_client(report)
+    def on_client_end(self, phase: str, stats: ClientStats) -> None:
+        self.run.count_client(stats)
 
-    def on_failure(self, failure: ClientError) -> None:
-        self.meter.count_failure()
+    def on_client_failure(self, failure: ClientError) -> None:
+        self.run.count_failure()
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
-        self.meter.end_round(record)
-        if self._live is None or self.meter.probed_after == self.meter.rounds_done:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        self.run.end_round(record)
+        if self._live is None or self.run.probed_after == self.run.rounds_done:
             self._console.print(self._line(record), soft_wrap=self._live is None, overflow="ellipsis", no_wrap=True)
         for note in record.notes:
-            self._console.print(f"note: round {self.meter.rounds_done}: {note}", soft_wrap=True)
+            self._console.print(f"note: round {self.run.rounds_done}: {note}", soft_wrap=True)
 
     def _line(self, record: RoundRecord) -> Text:
-        """What a round came to."""
-        meter = self.meter
-        width = len(str(meter.num_rounds))
-        words = [f"round {meter.rounds_done:>{width}}/{meter.num_rounds}"]
-        words += [f"loss {meter.loss:.4f}"] if meter.loss is not None else []
+        """Return the line that sums up a round."""
+        run = self.run
+        width = len(str(run.num_rounds))
+        words = [f"round {run.rounds_done:>{width}}/{run.num_rounds}"]
+        words += [f"loss {run.loss:.4f}"] if run.loss is not None else []
         if record.num_answered < record.num_asked:
             words.append(f"{record.num_answered} of {record.num_asked} clients answered")
-        if meter.probed_after == meter.rounds_done:
-            words += _probe_words(meter.probes)
-        words += _speed_words(meter)
+        if run.probed_after == run.rounds_done:
+            words += _probe_words(run.probes)
+        words += _speed_words(run)
         return Text("  ".join(words))
 
     def _bars(self) -> RenderableType:
-        """Bars for rounds and for the clients of this round, and a line of numbers."""
-        meter = self.meter
-        left = meter.seconds_left
-        clients = f"{meter.clients_done}/{meter.clients_asked}" if meter.clients_asked else ""
+        """Return bars for rounds and for the clients of this round, and a line of numbers."""
+        run = self.run
+        left = run.seconds_left
+        clients = f"{run.clients_done}/{run.clients_asked}" if run.clients_asked else ""
         grid = bar_grid()
-        part = meter.clients_done / meter.clients_asked if meter.clients_asked else 0.0
+        part = run.clients_done / run.clients_asked if run.clients_asked else 0.0
         grid.add_row(
             "rounds",
-            f"{meter.rounds_done}/{meter.num_rounds}",
-            ProgressBar(total=meter.num_rounds, completed=meter.rounds_done + part),
+            f"{run.rounds_done}/{run.num_rounds}",
+            ProgressBar(total=run.num_rounds, completed=run.rounds_done + part),
             "" if left is None else f"{duration(left)} left" if left >= 1 else "finishing",
         )
-        grid.add_row("clients", clients, ProgressBar(total=meter.clients_asked or 1, completed=meter.clients_done), "")
+        grid.add_row("clients", clients, ProgressBar(total=run.clients_asked or 1, completed=run.clients_done), "")
         return Group(grid, self._numbers())
 
     def _numbers(self) -> Text:
-        meter = self.meter
-        words = [f"loss {meter.loss:.4f}"] if meter.loss is not None else []
-        words += _speed_words(meter)
-        if meter.probes:
-            words.append("  ".join(_probe_words(meter.probes)) + f" (round {meter.probed_after})")
-        if meter.num_failures:
-            words.append(f"{meter.num_failures} failed")
+        run = self.run
+        words = [f"loss {run.loss:.4f}"] if run.loss is not None else []
+        words += _speed_words(run)
+        if run.probes:
+            words.append("  ".join(_probe_words(run.probes)) + f" (round {run.probed_after})")
+        if run.num_failures:
+            words.append(f"{run.num_failures} failed")
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
 
 
 def headline(config: Config) -> str:
-    """What is about to run, in a line or two."""
+    """Return a line or two that describe the run to come."""
     partition, cohort = config.partition, config.cohort
     split = f"{partition.num_clients} clients ({partition.scheme}"
     split += f", alpha {partition.alpha:g})" if partition.scheme.startswith("dirichlet") else ")"
@@ -116,8 +116,8 @@ def headline(config: Config) -> str:
     )
 
 
-def _speed_words(meter: Meter) -> list[str]:
-    speed = meter.samples_per_second
+def _speed_words(run: RunProgress) -> list[str]:
+    speed = run.samples_per_second
     return [] if speed is None else [f"{speed:,.0f} samples/s"]
 
 

@@ -13,12 +13,12 @@ from unisono.cli.tables import make_console
 
 def report(
     run: options.Run,
-    open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of the page and nothing else.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of the report and nothing else.")] = False,
 ) -> None:
-    """Make the page of a run anew.
+    """Make the report of a run anew.
 
-    RUN is a run directory, of a run that is finished, stopped, failed or going on. The page is RUN/report.html, one file that
+    RUN is a run directory, of a run that is finished, stopped, failed or going on. The report is RUN/report.html, one file that
     needs no network: curves, a map of embeddings, clients, privacy, timings, and the command that repeats the run.
 
     Example: unisono report runs/demo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unisono.cli import options
-from unisono.cli.problems import stopping
+from unisono.cli.error_output import stopping
 from unisono.cli.tables import make_console
 
 
@@ -25,5 +25,5 @@ def resume(run: options.Run, quiet: options.Quiet = False, json: options.Json = 
     console.quiet = quiet or json
     console.print(headline(config))
     with stopping(run), Progress(config, console) as progress:
-        finished = resume_run(run, observers=[progress], on_note=lambda note: console.print(f"note: {note}", soft_wrap=True))
+        finished = resume_run(run, callbacks=[progress], on_note=lambda note: console.print(f"note: {note}", soft_wrap=True))
     summarise(finished, quiet=quiet, json=json)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unisono.cli import options
-from unisono.cli.problems import stopping
+from unisono.cli.error_output import stopping
 from unisono.cli.tables import make_console
 
 
@@ -21,7 +21,7 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Processes; 0: none, default: one per core (engine.workers).")] = None,
     seed: options.Seed = None,
     name: Annotated[str | None, typer.Option(help="Name of the run directory (run.name).")] = None,
-    settings: options.Settings = None,
+    settings: options.Overrides = None,
     engine: Annotated[str | None, typer.Option(help="Where clients run: embedded or flower (engine.kind).")] = None,
     quiet: options.Quiet = False,
     json: options.Json = False,
@@ -62,5 +62,5 @@ def run(
     for note in (*layered.notes, *experiment.notes):
         console.print(f"note: {note}", soft_wrap=True)
     with stopping(path), Progress(config, console) as progress:
-        finished = start(experiment, path, observers=[progress])
+        finished = start(experiment, path, callbacks=[progress])
     summarise(finished, quiet=quiet, json=json)

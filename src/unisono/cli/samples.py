@@ -1,4 +1,4 @@
-"""The samples that a command is given as files."""
+"""Loading of the samples that a command is given as files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_samples(run: LoadedRun, file: Path) -> tuple[list[str], Tensor]:
-    """Names and samples of what a file or folder holds; row 7 of a.npz is called a.npz#7.
+    """Return names and samples of what a file or folder holds; row 7 of a.npz is called a.npz#7.
 
     Args:
         run: whose samples have the right shape.

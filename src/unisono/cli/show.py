@@ -23,7 +23,7 @@ def show(run: options.Run) -> None:
 
     Example: unisono show runs/demo
     """
-    from unisono.cli.meter import probes_of
+    from unisono.cli.run_progress import probes_of
     from unisono.report.status import run_status
     from unisono.runs.directory import RunDirectory
 
@@ -50,7 +50,7 @@ def show(run: options.Run) -> None:
 
 
 def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str, Any]]) -> Table:
-    """What was run, as in the run's report, and what it sent and lost."""
+    """Return the facts of the run's report, and what it sent and lost."""
     from unisono.report.files import ReportFiles
     from unisono.report.overview import what_was_run
 
@@ -70,7 +70,7 @@ def _failure(entry: dict[str, Any]) -> str:
 
 
 def _rounds(metrics: list[dict[str, Any]]) -> Table:
-    """Metrics over rounds, every few rounds of a long run."""
+    """Return metrics over rounds, every few rounds of a long run."""
     left_out = {"round", "asked", "answered", "bytes_down", "bytes_up"}
     counts = Counter(name for entry in metrics for name in entry if name not in left_out and not name.startswith("probe."))
     names = [name for name, _ in counts.most_common(5)]  # those of most rounds, in the order in which they came
@@ -84,7 +84,7 @@ def _rounds(metrics: list[dict[str, Any]]) -> Table:
 
 
 def _files(directory: RunDirectory) -> list[str]:
-    """What lies in the directory, with its size."""
+    """Return the files in the directory with their sizes."""
     found = []
     for path in sorted(directory.path.iterdir()):
         if path.name.startswith("."):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unisono.cli import options
-from unisono.cli.problems import INTERRUPTED
+from unisono.cli.error_output import INTERRUPTED
 from unisono.cli.tables import make_console, make_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def study(
         list[str] | None, typer.Option(help="Run this variant or setting only; repeatable.", metavar="NAME")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Such as 0,1,2 or 0-4; default: the study's.")] = None,
-    settings: options.Settings = None,
+    settings: options.Overrides = None,
     directory: Annotated[Path, typer.Option(help="Where the study's directory goes; default runs.", show_default=False)] = RUNS,
     name: Annotated[str | None, typer.Option(help="Name of that directory; default: the study's.")] = None,
     jobs: Annotated[
@@ -41,7 +41,9 @@ def study(
             help="Runs at a time, in one process each; default: one run on all cores.", metavar="N", show_default=False
         ),
     ] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Copy no run from another study.")] = False,
+    no_reuse: Annotated[
+        bool, typer.Option("--no-reuse", help="Run every cell, even if another study has the same run.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     config: Annotated[bool, typer.Option("--config", help="With --dry-run: show the options of every run.")] = False,
     json: options.Json = False,
@@ -60,7 +62,7 @@ def study(
     from unisono.core.errors import UserError
     from unisono.studies.grid import make_cells, select
     from unisono.studies.results import collect
-    from unisono.studies.reuse import find_twins, is_timed
+    from unisono.studies.reuse import find_reusable_runs, is_timed
     from unisono.studies.runner import check_same
     from unisono.studies.study import read_study
 
@@ -84,12 +86,12 @@ def study(
     console = make_console()
     console.quiet = json
     _introduce(console, chosen, cells)
-    twins = {} if fresh or is_timed(chosen) else find_twins(cells, directory)
+    reusable = {} if no_reuse or is_timed(chosen) else find_reusable_runs(cells, directory)
     if dry_run:
-        _show_cells(console, cells, twins)
+        _show_cells(console, cells, reusable)
         failures: dict[Cell, str] = {}
     else:
-        _take_over(console, twins)
+        _copy_runs(console, reusable)
         given: dict[str, Sequence[str | None]] = {
             "--scale": [scale],
             "--seeds": [seeds],
@@ -113,12 +115,12 @@ def study(
 def _run(
     console: Console, study: Study, everything: list[Cell], cells: list[Cell], path: Path, command: str, jobs: int
 ) -> dict[Cell, str]:
-    """Runs what is left, and writes numbers down after every run and pictures at the end."""
+    """Run what is left, and write numbers down after every run and pictures at the end."""
     from unisono.cli.study_progress import StudyProgress
     from unisono.engines.devices import threads
+    from unisono.studies.output import write_numbers, write_pictures
     from unisono.studies.results import collect
-    from unisono.studies.runner import helpers, run_cells
-    from unisono.studies.writing import write_numbers, write_pictures
+    from unisono.studies.runner import run_cells, worker_processes
 
     failures: dict[Cell, str] = {}
 
@@ -131,9 +133,11 @@ def _run(
             if jobs == 1:
                 run_cells(cells, progress)
             else:
-                with threads(1), helpers(cells, jobs - 1):
+                with threads(1), worker_processes(cells, jobs - 1):
                     run_cells(cells, progress)
-                run_cells([cell for cell in cells if cell not in failures], progress)  # failed in a helper, or had to wait
+                run_cells(
+                    [cell for cell in cells if cell not in failures], progress
+                )  # failed in a worker process, or had to wait
     except KeyboardInterrupt:
         print(f"stopped; continue with the same command: {command}", file=sys.stderr, flush=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -142,7 +146,7 @@ def _run(
     try:
         write_pictures(results, path, command)
     except Exception as error:  # hours of runs are not lost to a picture
-        console.print(f"note: the figure or the page could not be drawn: {type(error).__name__}: {error}", soft_wrap=True)
+        console.print(f"note: the figure or the report could not be drawn: {type(error).__name__}: {error}", soft_wrap=True)
     return failures
 
 
@@ -155,25 +159,25 @@ def _introduce(console: Console, study: Study, cells: list[Cell]) -> None:
     console.print("; ".join(filter(None, facts)) + "\n", soft_wrap=True)
 
 
-def _take_over(console: Console, twins: dict[Cell, Path]) -> None:
+def _copy_runs(console: Console, reusable: dict[Cell, Path]) -> None:
     from unisono.core.errors import UserError
-    from unisono.studies.reuse import take_over
+    from unisono.studies.reuse import copy_run
 
     copied = []
-    for cell, twin in twins.items():
+    for cell, source in reusable.items():
         try:
-            take_over(cell, twin)
-            copied.append(_origin(twin))
+            copy_run(cell, source)
+            copied.append(_origin(source))
         except UserError as error:
-            console.print(f"note: {twin} is not copied, {cell.title} runs instead: {error}\n", soft_wrap=True)
+            console.print(f"note: {source} is not copied, {cell.title} runs instead: {error}\n", soft_wrap=True)
     if copied:
         origins = ", ".join(dict.fromkeys(copied))
         console.print(f"{len(copied)} runs with the same settings are copied from {origins}\n", soft_wrap=True)
 
 
-def _origin(twin: Path) -> str:
-    """The study that a run belongs to, or a run of its own."""
-    return str(twin.parent if (twin.parent / "results.json").is_file() else twin)
+def _origin(source: Path) -> str:
+    """Return the study that a run belongs to, or a run of its own."""
+    return str(source.parent if (source.parent / "results.json").is_file() else source)
 
 
 def _print_configs(cells: list[Cell]) -> None:
@@ -185,17 +189,17 @@ def _print_configs(cells: list[Cell]) -> None:
         print(f"# {cell.title}\n{render(cell.layered())}")
 
 
-def _show_cells(console: Console, cells: list[Cell], twins: dict[Cell, Path]) -> None:
+def _show_cells(console: Console, cells: list[Cell], reusable: dict[Cell, Path]) -> None:
     from unisono.studies.runner import status_of
 
-    states = [f"in {_origin(twins[cell])}" if cell in twins else str(status_of(cell.path)) for cell in cells]
+    states = [f"in {_origin(reusable[cell])}" if cell in reusable else str(status_of(cell.path)) for cell in cells]
     rows = [[cell.variant, cell.setting, str(cell.seed), state] for cell, state in zip(cells, states, strict=True)]
     console.print(make_table(["variant", "setting", "seed", "state"], rows, right=["seed"]))
 
 
 def _show(console: Console, results: Results, path: Path) -> None:
+    from unisono.studies.output import small_print
     from unisono.studies.tables import study_table
-    from unisono.studies.writing import small_print
 
     for metric in results.study.config.metrics:
         made = study_table(results, metric)
@@ -205,10 +209,10 @@ def _show(console: Console, results: Results, path: Path) -> None:
     console.print("\n" + small_print(results), soft_wrap=True)
     if results.study.config.note:
         console.print(results.study.config.note, soft_wrap=True)
-    for outcome in results.outcomes:
-        if outcome.reason:
-            console.print(f"failed: {outcome.cell.title}: {' '.join(outcome.reason.split())}", soft_wrap=True)
-    console.print(f"Tables, figure and page: {path}", soft_wrap=True)
+    for cell_result in results.cell_results:
+        if cell_result.reason:
+            console.print(f"failed: {cell_result.cell.title}: {' '.join(cell_result.reason.split())}", soft_wrap=True)
+    console.print(f"Tables, figure and report: {path}", soft_wrap=True)
 
 
 def _parse_seeds(text: str | None) -> list[int] | None:

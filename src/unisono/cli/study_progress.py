@@ -13,22 +13,22 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from unisono.cli.bars import bar_grid, can_redraw, start_bars
-from unisono.cli.meter import Meter, duration
+from unisono.cli.progress_bars import bar_grid, can_redraw, start_bars
+from unisono.cli.run_progress import RunProgress, duration
 from unisono.config import Config
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.federation.worker import Report
+from unisono.federation.client_turn import ClientStats
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import JsonLines
 from unisono.studies.grid import Cell
 from unisono.studies.history import History
 from unisono.studies.results import number
-from unisono.studies.runner import Watcher
+from unisono.studies.runner import StudyCallback
 from unisono.studies.study import Study
 
 
 class Pace:
-    """How long the rest of a study takes: every run as long as those of its variant, or of all, took so far.
+    """Estimate of the time left: every run takes as long as those of its variant, or of all variants, took so far.
 
     A run that this process made counts with the time that passed. What another made is known by its logs alone, which lack the
     preparation and the end: these are taken to last as long as they do here.
@@ -46,7 +46,7 @@ class Pace:
         self._forget_finished()
 
     def finish(self, cell: Cell, seconds: float | None) -> None:
-        """A cell is done; None where it failed and says nothing about the others."""
+        """Record that a cell is done; seconds is None where it failed and says nothing about the others."""
         self._left = [other for other in self._left if other != cell]
         if seconds is not None:
             self._logged[cell] = _logged_seconds(cell)
@@ -54,7 +54,7 @@ class Pace:
             self._passed[cell] = max(seconds, self._logged[cell])
 
     def seconds_left(self, current: Cell | None = None, current_left: float | None = None) -> float | None:
-        """For all cells that are left; None while nothing is known.
+        """Return the seconds that all remaining cells take; None while nothing is known.
 
         Args:
             current: the cell that is running.
@@ -73,13 +73,13 @@ class Pace:
         return max(free)
 
     def _forget_finished(self) -> None:
-        """Takes out what is finished, by an earlier call or by another process."""
+        """Remove what is finished, by an earlier call or by another process."""
         finished = {cell for cell in self._left if RunDirectory(cell.path).finished}
         self._left = [cell for cell in self._left if cell not in finished]
         self._logged |= {cell: _logged_seconds(cell) for cell in finished}
 
     def _estimate(self, cell: Cell) -> float | None:
-        """One cell from its beginning to its end; untrained ones say nothing about others, nor do others about them."""
+        """Return the seconds of a whole cell; untrained ones say nothing about others, nor do others about them."""
         rest = [passed - self._logged[other] for other, passed in self._passed.items() if not other.untrained]
         unlogged = statistics.fmean(rest) if rest else 0.0
         if cell.untrained:
@@ -92,8 +92,8 @@ class Pace:
         return statistics.fmean(alike or known.values()) if known else None
 
 
-class StudyProgress(Watcher, Observer):
-    """Shows where a study stands; a context manager that leaves the terminal as it was.
+class StudyProgress(StudyCallback, Callback):
+    """Display of a study's progress; a context manager that leaves the terminal as it was.
 
     Args:
         cells: those that this call is about.
@@ -101,7 +101,7 @@ class StudyProgress(Watcher, Observer):
         console: where it is shown.
         after: called after every cell, such as to write results down.
         clock: seconds.
-        jobs: how many cells run at a time, in helpers that say nothing.
+        jobs: how many cells run at a time, in worker processes that print nothing.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class StudyProgress(Watcher, Observer):
         self._after = after
         self._clock = clock
         self._cell: Cell | None = None
-        self._meter: Meter | None = None
+        self._run: RunProgress | None = None
         self._live: Live | None = None
         self._redrawn = can_redraw(console)
 
@@ -132,23 +132,23 @@ class StudyProgress(Watcher, Observer):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._stop()
 
-    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
-        self._cell, self._meter = cell, Meter(config.federation.rounds, config.local_training, self._clock)
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Callback]:
+        self._cell, self._run = cell, RunProgress(config.federation.rounds, config.local_training, self._clock)
         return (self,)
 
     def on_round_start(self, round: int, num_clients: int) -> None:
-        if self._meter is not None:
-            self._meter.start_round(round, num_clients)
+        if self._run is not None:
+            self._run.start_round(round, num_clients)
         if self._live is None and self._redrawn:
             self._live = start_bars(self._console, self._bars)
 
-    def on_client(self, phase: str, report: Report) -> None:
-        if self._meter is not None:
-            self._meter.count_client(report)
+    def on_client_end(self, phase: str, stats: ClientStats) -> None:
+        if self._run is not None:
+            self._run.count_client(stats)
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
-        if self._meter is not None:
-            self._meter.end_round(record)
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        if self._run is not None:
+            self._run.end_round(record)
 
     def on_cell_end(self, cell: Cell, seconds: float) -> None:
         self._end(cell, seconds)
@@ -167,12 +167,12 @@ class StudyProgress(Watcher, Observer):
 
     def _end(self, cell: Cell, seconds: float | None) -> None:
         self._stop()
-        self._cell = self._meter = None
+        self._cell = self._run = None
         self.pace.finish(cell, seconds)
 
     @property
     def _done(self) -> int:
-        """Cells that need no more work, those of helpers included."""
+        """Cells that need no more work, those of worker processes included."""
         return self._failed + sum(RunDirectory(cell.path).finished for cell in self._cells)
 
     def _stop(self) -> None:
@@ -187,22 +187,22 @@ class StudyProgress(Watcher, Observer):
         self._console.print(f"[{self._done:>{width}}/{self._total}] {text}{rest}", soft_wrap=True)
 
     def _bars(self) -> RenderableType:
-        """Bars for the study and for the run that goes on."""
-        meter, cell = self._meter, self._cell
-        if meter is None or cell is None:
+        """Return bars for the study and for the run that goes on."""
+        run, cell = self._run, self._cell
+        if run is None or cell is None:
             return Text("")
-        left = self.pace.seconds_left(cell, meter.seconds_left)
-        part = meter.clients_done / meter.clients_asked if meter.clients_asked else 0.0
+        left = self.pace.seconds_left(cell, run.seconds_left)
+        part = run.clients_done / run.clients_asked if run.clients_asked else 0.0
         grid = bar_grid()
-        share = (meter.rounds_done + part) / meter.num_rounds
+        share = (run.rounds_done + part) / run.num_rounds
         whole = "" if left is None else f"{duration(left)} left"
         grid.add_row("runs", f"{self._done}/{self._total}", ProgressBar(total=self._total, completed=self._done + share), whole)
-        own = "" if meter.seconds_left is None else f"{duration(meter.seconds_left)} left"
-        grid.add_row("rounds", f"{meter.rounds_done}/{meter.num_rounds}", ProgressBar(total=1.0, completed=share), own)
+        own = "" if run.seconds_left is None else f"{duration(run.seconds_left)} left"
+        grid.add_row("rounds", f"{run.rounds_done}/{run.num_rounds}", ProgressBar(total=1.0, completed=share), own)
         return Group(Text(cell.title, no_wrap=True, overflow="ellipsis"), grid)
 
 
 def _logged_seconds(cell: Cell) -> float:
-    """Of the rounds and probes that the cell's run has behind it."""
+    """Return the seconds of the rounds and probes that the cell's run has logged."""
     timings = JsonLines(cell.path / "timings.jsonl").read()
     return float(sum(entry["seconds"].get(name, 0.0) for entry in timings for name in ("round", "probe")))

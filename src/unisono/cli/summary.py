@@ -1,17 +1,17 @@
-"""The end of a run: its probes and where it lies."""
+"""Summary at the end of a run: its probes and its directory."""
 
 from __future__ import annotations
 
 import json as json_format
 from typing import Any
 
-from unisono.cli.meter import duration, probes_of
+from unisono.cli.run_progress import duration, probes_of
 from unisono.cli.tables import make_console, megabytes, probe_table
 from unisono.loaded import LoadedRun
 
 
 def summarise(run: LoadedRun, *, quiet: bool, json: bool) -> None:
-    """Prints a table and a line, or one JSON object, or the path alone."""
+    """Print a table and a line, or one JSON object, or the path alone."""
     if json:
         print(json_format.dumps(as_json(run)))
         return
@@ -33,7 +33,7 @@ def summarise(run: LoadedRun, *, quiet: bool, json: bool) -> None:
 
 
 def as_json(run: LoadedRun) -> dict[str, Any]:
-    """What was run and what came of it."""
+    """Return the run's method, data, seed and last metrics."""
     config, metrics = run.config, run.metrics
     return {
         "run": str(run.path),

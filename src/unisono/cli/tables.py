@@ -15,7 +15,7 @@ MOST_ROUNDS = 6
 
 
 def make_console() -> Console:
-    """The terminal, or a file without colours and control characters."""
+    """Return the terminal, or a file without colours and control characters."""
     from rich.console import Console
 
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
@@ -29,7 +29,7 @@ def make_table(
     heads: bool = True,
     whole: Iterable[str] = (),
 ) -> Table:
-    """A table without frame.
+    """Return a table without frame.
 
     Args:
         columns: heads; an empty one stands over names.
@@ -52,7 +52,7 @@ def make_table(
 
 
 def probe_table(probes: Mapping[int, Mapping[str, float]]) -> Table:
-    """Probes by the number of rounds after which they were made: a row per probe, the latest rounds as columns.
+    """Return probes by the number of rounds after which they were made: a row per probe, the latest rounds as columns.
 
     Args:
         probes: results by name, by number of rounds.
@@ -65,19 +65,19 @@ def probe_table(probes: Mapping[int, Mapping[str, float]]) -> Table:
 
 
 def thinned(items: Sequence[int], most: int) -> list[int]:
-    """At most this many items: the first, the last and evenly between them."""
+    """Return at most this many items: the first, the last and evenly between them."""
     if len(items) <= most:
         return list(items)
     return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
 
 
 def decimal(value: float | None) -> str:
-    """Four decimals, or as many digits as a large or tiny number needs."""
+    """Return a number with four decimals, or as many digits as a large or tiny number needs."""
     if value is None:
         return ""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
 
 
 def megabytes(num_bytes: float) -> str:
-    """``1.2 MB``."""
+    """Return a size such as ``1.2 MB``."""
     return f"{num_bytes / 1e6:,.1f} MB"

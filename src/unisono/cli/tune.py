@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from unisono.config import Config
-    from unisono.federation.rounds import Observer
+    from unisono.federation.loop import Callback
     from unisono.tune import Trial, Tuning, Value
 
 
@@ -37,7 +37,7 @@ def tune(
     alpha: options.Alpha = None,
     workers: Annotated[int | None, typer.Option(help="Processes (engine.workers).")] = None,
     seed: options.Seed = None,
-    settings: options.Settings = None,
+    settings: options.Overrides = None,
     name: Annotated[str | None, typer.Option(help="Of the search's directory; default: the recipe's.")] = None,
     directory: Annotated[Path, typer.Option(help="Where searches go; default tuning.", show_default=False)] = Path("tuning"),
     json: options.Json = False,
@@ -64,7 +64,7 @@ def tune(
     console.quiet = json
     number = 0
 
-    def announce(config: Config, values: Mapping[str, Value]) -> Sequence[Observer]:
+    def announce(config: Config, values: Mapping[str, Value]) -> Sequence[Callback]:
         nonlocal number
         number += 1
         console.print(f"trial {number}: {describe(values)}", soft_wrap=True)

@@ -25,7 +25,7 @@ def watch(
 ) -> None:
     """Watch a run while it goes on.
 
-    RUN is a run directory. The page is that of 'unisono report', served to this machine alone, and follows the run without
+    RUN is a run directory. The report is that of 'unisono report', served to this machine alone, and follows the run without
     reloading; --terminal shows curves in letters. Ctrl-C ends the watch, not the run.
 
     Example: unisono watch runs/demo --terminal --once
@@ -37,7 +37,7 @@ def watch(
     if not 0 <= port <= 65535:
         raise UserError(f"--port must lie between 0 and 65535, got {port}.")
     if once and not terminal:
-        raise UserError("--once goes with --terminal; 'unisono report' writes the present state as a page.")
+        raise UserError("--once goes with --terminal; 'unisono report' writes the present state as a report.")
     if terminal:
         _watch_here(directory, once=once)
     else:
@@ -45,7 +45,7 @@ def watch(
 
 
 def _watch_here(directory: RunDirectory, *, once: bool) -> None:
-    """Redraws the view until the run ends."""
+    """Redraw the view until the run ends."""
     import time
 
     from unisono.cli.watch_view import watch_view
@@ -64,7 +64,7 @@ def _watch_here(directory: RunDirectory, *, once: bool) -> None:
 
 
 def _serve(directory: RunDirectory, port: int, open_it: bool) -> None:
-    """Serves the page until Ctrl-C."""
+    """Serve the report until Ctrl-C."""
     from unisono.core.errors import UserError
     from unisono.report.live import LiveServer
 

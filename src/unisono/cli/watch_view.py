@@ -11,13 +11,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from unisono.cli.meter import duration
+from unisono.cli.run_progress import duration
 from unisono.cli.tables import decimal, megabytes
-from unisono.report.clock import total_seconds
 from unisono.report.curves import by_name, is_loss
 from unisono.report.status import run_status
+from unisono.report.timings import total_seconds
+from unisono.runs.callbacks import PREFIX
 from unisono.runs.directory import RunDirectory
-from unisono.runs.probing import PREFIX
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_CURVES = 12
@@ -25,7 +25,7 @@ NAME_WIDTH = 22
 
 
 def watch_view(directory: RunDirectory, width: int) -> RenderableType:
-    """What a run has come to so far.
+    """Return a view of the run so far: bar, curves, clients and status.
 
     Args:
         directory: of the run.
@@ -54,7 +54,7 @@ def watch_view(directory: RunDirectory, width: int) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A letter per value, or per few neighbouring ones where there are many; the lowest is a thin line, the highest a block.
+    """Return a letter per value, or per few neighbours where there are many; the lowest is a thin line, the highest a block.
 
     Args:
         values: in order; those that are not finite are left out.
@@ -71,14 +71,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def seconds_left(timings: Sequence[Mapping[str, Any]], num_rounds: int) -> float | None:
-    """What the rest takes at the mean pace so far, None before the first round is done."""
+    """Return the seconds that the rest takes at the mean pace so far, None before the first round is done."""
     if not timings:
         return None
     return total_seconds(timings) / len(timings) * max(0, num_rounds - len(timings))
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """A line per loss and probe: name, curve, last value and the round it is of."""
+    """Return a line per loss and probe: name, curve, last value and the round it is of."""
     named = by_name(metrics)
     shown = {name: values for name, values in named.items() if is_loss(name) or name.startswith(PREFIX)}
     room = max(8, width - NAME_WIDTH - 26)

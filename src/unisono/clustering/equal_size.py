@@ -1,4 +1,4 @@
-"""Clusters of equal size on the unit sphere: a promise of anonymity, so the sizes hold exactly.
+"""Clusters of equal size on the unit sphere; sizes hold exactly, because anonymity depends on them.
 
 Sinkhorn-Knopp gives clusters of equal *mass*; the largest entry of each row can still leave a cluster with a single point.
 Here the hard assignment is capacity-constrained, so every cluster has floor(N / L) or ceil(N / L) members.
@@ -16,7 +16,7 @@ from unisono.clustering.sinkhorn import REGULARIZATION, sinkhorn
 
 
 @dataclass(frozen=True)
-class Clusters:
+class EqualSizeClusters:
     """Centroids of unit norm, shape (num_clusters, dim), and the cluster of every point, shape (num_points,)."""
 
     centroids: Tensor
@@ -30,8 +30,8 @@ def equal_size_clustering(
     initial: Tensor | None = None,
     regularization: float = REGULARIZATION,
     max_iterations: int = 20,
-) -> Clusters:
-    """Alternates equal-size assignment and normalised means until assignments stop changing.
+) -> EqualSizeClusters:
+    """Alternate equal-size assignment and normalised means until assignments stop changing.
 
     Args:
         points: of unit norm, shape (num_points, dim), at least as many as clusters.
@@ -51,11 +51,11 @@ def equal_size_clustering(
         if torch.equal(assignment, previous):
             break
         centroids = mean_directions(points, assignment, num_clusters)
-    return Clusters(centroids, assignment)
+    return EqualSizeClusters(centroids, assignment)
 
 
 def equal_size_assignment(affinity: Tensor) -> Tensor:
-    """The cluster of every point, shape (num_points,), so that cluster sizes differ by at most one.
+    """Return the cluster of every point, shape (num_points,), so that cluster sizes differ by at most one.
 
     Pairs of point and cluster are taken in order of affinity, as long as the point is free and the cluster has room.
     ``num_points mod num_clusters`` clusters, the first to ask, get one more than the others.
@@ -90,13 +90,13 @@ def equal_size_assignment(affinity: Tensor) -> Tensor:
 
 
 def mean_directions(points: Tensor, assignment: Tensor, num_clusters: int) -> Tensor:
-    """The normalised sum of each cluster's points, shape (num_clusters, dim)."""
+    """Return the normalised sum of each cluster's points, shape (num_clusters, dim)."""
     sums = torch.zeros(num_clusters, points.shape[1], dtype=points.dtype).index_add_(0, assignment, points)
     return F.normalize(sums, dim=1)
 
 
 def spread_points(points: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
-    """First centroids as k-means++ draws them: points, each far from those before with growing probability."""
+    """Return first centroids as k-means++ draws them: points, each far from those before with growing probability."""
     chosen = [int(torch.randint(len(points), (1,), generator=generator))]
     distance = 1 - points @ points[chosen[0]]
     for _ in range(num_clusters - 1):
@@ -110,8 +110,8 @@ def spread_points(points: Tensor, num_clusters: int, generator: torch.Generator)
     return points[chosen].clone()
 
 
-def mixing(points: Tensor, clusters: Clusters) -> float:
-    """Inter-cluster mixing delta (Orchestra, Definition 3.1): the largest similarity of a centroid to a foreign point."""
+def mixing(points: Tensor, clusters: EqualSizeClusters) -> float:
+    """Return the inter-cluster mixing delta (Orchestra, Definition 3.1): the highest similarity of a centroid to others."""
     similarity = points @ clusters.centroids.T
     similarity[torch.arange(len(points)), clusters.assignment] = -torch.inf
     return float(similarity.max())

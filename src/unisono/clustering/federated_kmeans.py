@@ -1,6 +1,6 @@
-"""One step of Lloyd's k-means taken apart: sums and counts where the points are, new centroids from their totals anywhere.
+"""One step of Lloyd's k-means in two parts: sums and counts where the points are, new centroids from their totals.
 
-The totals over all owners of the points are those of the points in one place, so federated k-means takes the same steps as
+The totals over all clients are those of the points in one place, so federated k-means takes the same steps as
 k-means; Dhillon & Modha, "A Data-Clustering Algorithm on Distributed Memory Multiprocessors" (2002).
 """
 
@@ -21,7 +21,7 @@ RESTARTS = 10
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """What the points of one owner say about the clusters.
+    """Sums, counts and squared distances of one client's points by cluster.
 
     Args:
         sums: of the points of each cluster, shape (num_clusters, dim).
@@ -72,10 +72,10 @@ def _totals(points: Tensor, centroids: Tensor, open_clusters: Tensor) -> Cluster
 
 
 def next_centroids(sums: Tensor, counts: Tensor, previous: Tensor) -> Tensor:
-    """The means of the clusters, shape (num_clusters, dim); an empty cluster keeps its old place.
+    """Return the means of the clusters, shape (num_clusters, dim); an empty cluster keeps its old place.
 
     Args:
-        sums: totals over all owners, or any multiple of them, shape (num_clusters, dim).
+        sums: totals over all clients, or any multiple of them, shape (num_clusters, dim).
         counts: the same multiple of the totals, shape (num_clusters,).
         previous: the centroids that the points were assigned to.
     """
@@ -84,11 +84,11 @@ def next_centroids(sums: Tensor, counts: Tensor, previous: Tensor) -> Tensor:
 
 
 def own_clusters(points: Tensor, num_clusters: int, min_size: int, generator: torch.Generator) -> ClusterTotals | None:
-    """The k-means clusters of one owner's points that have at least ``min_size`` members; None where there is none.
+    """Return the k-means clusters of one client's points with at least ``min_size`` members; None where there is none.
 
     Args:
         points: shape (num_points, dim).
-        num_clusters: most clusters to find; an owner of few points finds fewer.
+        num_clusters: most clusters to find; a client of few points finds fewer.
         min_size: smaller clusters are left out, and with them their members' distances.
         generator: draws the seeds of k-means.
     """
@@ -106,12 +106,12 @@ def own_clusters(points: Tensor, num_clusters: int, min_size: int, generator: to
 
 
 def merge_clusters(centroids: Tensor, counts: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
-    """Clusters of the clusters of all owners, each the mean of the points behind it, shape (at most num_clusters, dim).
+    """Return clusters of all clients' clusters, each the mean of the points behind it, shape (at most num_clusters, dim).
 
     Dennis et al., "Heterogeneity for the Win: One-Shot Federated Clustering" (ICML 2021).
 
     Args:
-        centroids: those of all owners, shape (num_centroids, dim).
+        centroids: those of all clients, shape (num_centroids, dim).
         counts: the points behind each, shape (num_centroids,).
         num_clusters: how many to make; where there are no more centroids than that, they are the clusters.
         generator: draws the seeds of k-means, of whose runs the one with the smallest squared distances counts.

@@ -1,4 +1,4 @@
-"""Which of its points a device sends to a neighbour: clusters first, then points inside a cluster.
+"""Choice of the points that a client sends to a neighbour: clusters first, then points inside a cluster.
 
 Wagle et al., "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange" (CF-CL), (8) to (12). The
 transmitter j holds *candidates* (a sample of its own points) and the *reserve* of the receiver i (points that i once pushed to
@@ -16,7 +16,7 @@ from unisono.clustering.kmeans import kmeans
 def compare(
     candidates: Tensor, anchors: Tensor, positives: Tensor, num_clusters: int, margin: float, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What a draw needs to know of the candidates: their ``clusters``, the chances ``macro`` (8) of these, and ``losses`` (10).
+    """Return what a draw of candidates needs: their ``clusters``, the chances ``macro`` (8) of these, and ``losses`` (10).
 
     Args:
         candidates: embedded candidates, shape (num_candidates, dim).
@@ -34,7 +34,7 @@ def compare(
 
 
 def macro_probabilities(candidate_clusters: Tensor, reserve_clusters: Tensor, num_clusters: int) -> Tensor:
-    """The chance of each cluster, float64 of shape (num_clusters,): high where the transmitter has more than the receiver.
+    """Return the chance of each cluster, float64 of shape (num_clusters,): high where the sender has more than the receiver.
 
     (9): "X(l) = K_approx(l) / (K_approx(l) + K_push(l))", counts of candidates and reserve points in cluster l; (8) divides by
     the sum over clusters. An empty cluster has chance 0.
@@ -51,7 +51,7 @@ def macro_probabilities(candidate_clusters: Tensor, reserve_clusters: Tensor, nu
 
 
 def mean_losses(anchors: Tensor, positives: Tensor, candidates: Tensor, margin: float) -> Tensor:
-    """The mean triplet loss of each candidate as a negative of the reserve points, shape (num_candidates,).
+    """Return the mean triplet loss of each candidate as a negative of the reserve points, shape (num_candidates,).
 
     (10): "the average/expected loss when it is used as a negative with datapoints in D_reserve used as anchors".
 
@@ -68,7 +68,7 @@ def mean_losses(anchors: Tensor, positives: Tensor, candidates: Tensor, margin: 
 
 
 def log_importance(losses: Tensor, clusters: Tensor, macro: Tensor, temperature: float) -> Tensor:
-    """The logarithm of each candidate's chance to be drawn first, float64 of shape (num_candidates,).
+    """Return the logarithm of each candidate's chance to be drawn first, float64 of shape (num_candidates,).
 
     (11): the softmax of "lambda x loss" over the candidates of a cluster; (12): "P(d) = P_micro(d) x P_macro(l), d in l".
 
@@ -86,7 +86,7 @@ def log_importance(losses: Tensor, clusters: Tensor, macro: Tensor, temperature:
 
 
 def draw_without_replacement(log_chances: Tensor, num_points: int, generator: torch.Generator) -> Tensor:
-    """Positions of points drawn one by one, each with its chance among those left; ascending, shape (num_points,).
+    """Return positions of points drawn one by one, each with its chance among those left; ascending, shape (num_points,).
 
     The largest of ``log p + Gumbel noise`` are such a draw (Efraimidis & Spirakis 2006), and no chance is too small for it.
 

@@ -14,15 +14,15 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Clusters:
+class KMeansClusters:
     """Means, shape (num_clusters, dim), and the cluster of every point, shape (num_points,); a cluster may be empty."""
 
     centroids: Tensor
     assignment: Tensor
 
 
-def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, max_iterations: int = 100) -> Clusters:
-    """Clusters of small squared distance to their means.
+def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, max_iterations: int = 100) -> KMeansClusters:
+    """Return clusters of small squared distance to their means.
 
     Args:
         points: floats, shape (num_points, dim), on the CPU.
@@ -42,11 +42,11 @@ def kmeans(points: Tensor, num_clusters: int, generator: torch.Generator, max_it
         previous, assignment = assignment, _nearest(centred, centroids)
         if torch.equal(assignment, previous):
             break
-    return Clusters(centroids + offset, assignment)
+    return KMeansClusters(centroids + offset, assignment)
 
 
 def seed_points(points: Tensor, num_seeds: int, generator: torch.Generator) -> Tensor:
-    """Positions of points drawn one by one, each with a chance proportional to its squared distance to those before.
+    """Return positions of points drawn one by one, each with a chance proportional to its squared distance to those before.
 
     Args:
         points: shape (num_points, dim).
@@ -68,8 +68,8 @@ def seed_points(points: Tensor, num_seeds: int, generator: torch.Generator) -> T
     return torch.tensor(seeds)
 
 
-def nearest_members(points: Tensor, clusters: Clusters) -> Tensor:
-    """The member of each cluster that lies nearest to its mean, ascending positions, shape (num_nonempty_clusters,).
+def nearest_members(points: Tensor, clusters: KMeansClusters) -> Tensor:
+    """Return the member of each cluster that lies nearest to its mean, ascending positions, shape (num_nonempty_clusters,).
 
     Args:
         points: what was clustered, shape (num_points, dim).
@@ -85,12 +85,12 @@ def nearest_members(points: Tensor, clusters: Clusters) -> Tensor:
 
 
 def _nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """The nearest centroid of every point; the squared length of the point is the same for all and left out."""
+    """Return the nearest centroid of every point; the squared length of the point is the same for all and left out."""
     return torch.addmm(centroids.square().sum(dim=1)[None], points, centroids.T, alpha=-2).argmin(dim=1)
 
 
 def _means(points: Tensor, assignment: Tensor, previous: Tensor) -> Tensor:
-    """The mean of every cluster; an empty one keeps its old place."""
+    """Return the mean of every cluster; an empty one keeps its old place."""
     sums = torch.zeros_like(previous).index_add_(0, assignment, points)
     counts = torch.bincount(assignment, minlength=len(previous))[:, None]
     return torch.where(counts > 0, sums / counts.clamp(min=1), previous)

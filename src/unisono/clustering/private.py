@@ -1,4 +1,4 @@
-"""Centroids that say little about any one point: a noisy tree of random halves, then k-means on its leaves.
+"""Centroids that reveal little about any one point: a noisy tree of random halves, then k-means on its leaves.
 
 Chang, Ghazi, Kumar, Manurangsi, "Locally Private k-Means in One Round" (ICML 2021), as the Orchestra paper uses it for local
 differential privacy: each client is the curator of its own points. Points are clipped to the unit ball, and optionally seen
@@ -31,7 +31,7 @@ from unisono.core.noise import NoiseSource
 
 @dataclass(frozen=True)
 class Noise:
-    """How much noise a release gets.
+    """Amount of noise that a release gets.
 
     Args:
         count_epsilon: a of the discrete Laplace noise on every count; smaller is noisier.
@@ -66,7 +66,7 @@ def private_centroids(
     projection: Tensor | None = None,
     min_count: int = 2,
 ) -> Tensor:
-    """Centroids of unit norm, float32 of shape (at most num_clusters, dim); none where noise leaves no leaf.
+    """Return centroids of unit norm, float32 of shape (at most num_clusters, dim); none where noise leaves no leaf.
 
     Args:
         points: shape (num_points, dim), even (0, dim).
@@ -88,7 +88,7 @@ def private_centroids(
 
 
 def private_coreset(points: Tensor, directions: Tensor, noise: Noise, source: NoiseSource, min_count: int = 2) -> Coreset:
-    """Noisy means and counts of the leaves of a SimHash tree.
+    """Return noisy means and counts of the leaves of a SimHash tree.
 
     The root is split without a look at its size. A node is split further if its noisy count is at least twice ``min_count``.
 
@@ -122,7 +122,7 @@ def private_coreset(points: Tensor, directions: Tensor, noise: Noise, source: No
 
 
 def weighted_kmeans(coreset: Coreset, num_clusters: int, generator: torch.Generator, max_iterations: int = 50) -> Tensor:
-    """Weighted means of clusters of small weighted squared distance, shape (num_clusters, dim).
+    """Return weighted means of clusters of small weighted squared distance, shape (num_clusters, dim).
 
     Seeds are drawn as in k-means++: with a chance proportional to weight x squared distance to the seeds before.
 
@@ -154,7 +154,7 @@ def weighted_kmeans(coreset: Coreset, num_clusters: int, generator: torch.Genera
 
 
 def discrete_laplace(epsilon: float, num_draws: int, source: NoiseSource) -> Tensor:
-    """Whole numbers x with P(x) proportional to exp(-epsilon |x|), int64 of shape (num_draws,).
+    """Return whole numbers x with P(x) proportional to exp(-epsilon |x|), int64 of shape (num_draws,).
 
     The difference of two geometric numbers is such a number, and floor(-log(u) / epsilon) with u uniform in (0, 1] is one of
     these: it is at least k if u <= exp(-epsilon k).
@@ -165,7 +165,7 @@ def discrete_laplace(epsilon: float, num_draws: int, source: NoiseSource) -> Ten
 
 
 def random_projection(in_dim: int, out_dim: int, generator: torch.Generator) -> Tensor:
-    """A random projection that keeps lengths on average, float64 of shape (out_dim, in_dim); its rows are orthogonal.
+    """Return a random projection that keeps lengths on average, float64 of shape (out_dim, in_dim); its rows are orthogonal.
 
     Args:
         in_dim: width of the points.
@@ -177,6 +177,6 @@ def random_projection(in_dim: int, out_dim: int, generator: torch.Generator) -> 
 
 
 def clip_to_ball(points: Tensor) -> Tensor:
-    """Points of norm above 1 scaled to norm 1, the others as they are; shape (num_points, dim)."""
+    """Return points of norm above 1 scaled to norm 1, the others as they are; shape (num_points, dim)."""
     norms: Tensor = torch.linalg.vector_norm(points, dim=1, keepdim=True)
     return points / norms.clamp(min=1)

@@ -16,7 +16,7 @@ REGULARIZATION = 0.04
 def sinkhorn(
     similarity: Tensor, regularization: float = REGULARIZATION, max_iterations: int = 200, tolerance: float = 1e-2
 ) -> Tensor:
-    """The transport plan, shape (num_points, num_clusters): rows sum to 1, columns to num_points / num_clusters.
+    """Return the transport plan, shape (num_points, num_clusters): rows sum to 1, columns to num_points / num_clusters.
 
     The rows hold exactly; the iteration stops when the columns do to within ``tolerance``. Rows are scaled by their largest
     entry first, so similarities of any size are safe in double precision.

@@ -1,1 +1,1 @@
-"""The contract: what crosses a wire, who is asked, and how a method answers."""
+"""The contract between methods and everything that runs them: payloads, contexts, config sections, registries."""

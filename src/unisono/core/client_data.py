@@ -29,7 +29,7 @@ class ClientData:
         return len(self.indices)
 
     def subset(self, positions: Tensor) -> ClientData:
-        """The same client with some of its samples only.
+        """Return the same client with some of its samples only.
 
         Args:
             positions: numbers below len(self), or a mask of shape (len(self),).
@@ -38,7 +38,7 @@ class ClientData:
         return replace(self, indices=self.indices[positions], labels=labels)
 
     def batch(self, positions: Tensor) -> Tensor:
-        """The samples at these positions, on the device, as floats: images in [0, 1], series as they are.
+        """Return the samples at these positions, on the device, as floats: images in [0, 1], series as they are.
 
         Args:
             positions: numbers below len(self), shape (batch,).
@@ -46,12 +46,12 @@ class ClientData:
         return as_float(self.samples[self.indices[positions]].to(self.device, non_blocking=True))
 
     def label_batch(self, positions: Tensor) -> Tensor:
-        """The visible labels at these positions, shape (batch,), -1 where hidden."""
+        """Return the visible labels at these positions, shape (batch,), -1 where hidden."""
         if self.labels is None:
             raise RuntimeError("this method declared no need of labels, so it is given none")
         return self.labels[positions].to(self.device, non_blocking=True)
 
 
 def as_float(samples: Tensor) -> Tensor:
-    """uint8 images scaled to [0, 1]; floats as they are."""
+    """Return uint8 images scaled to [0, 1]; floats as they are."""
     return samples.float().div_(255) if samples.dtype == torch.uint8 else samples.float()

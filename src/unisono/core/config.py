@@ -1,4 +1,4 @@
-"""TOML to frozen, validated sections and back, with ``--set a.b=value`` on top."""
+"""Conversion between TOML and frozen, validated sections, with ``--set a.b=value`` on top."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Section(BaseModel):
 
 
 def make_section(kind: type[S], values: Mapping[str, Any], path: str) -> S:
-    """The validated section, or a UserError that names every bad field by its path.
+    """Return the validated section; raise a UserError that names every bad field by its path.
 
     Args:
         kind: the section's class.
@@ -75,7 +75,7 @@ def check_options(kind: type[Section], values: Any, path: str) -> None:
 
 
 def read_toml(path: Path) -> Tree:
-    """The file's content, or a UserError that says what is wrong with it."""
+    """Return the file's content; raise a UserError that says what is wrong with it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -87,12 +87,12 @@ def read_toml(path: Path) -> Tree:
 
 
 def write_toml(values: Mapping[str, Any]) -> str:
-    """Nested values as TOML text; None, which TOML has no word for, is left out."""
+    """Return nested values as TOML text; None, which TOML has no word for, is left out."""
     return tomli_w.dumps({key: _without_none(value) for key, value in values.items() if value is not None})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """Both trees in one; ``over`` wins, table by table."""
+    """Return both trees in one; ``over`` wins, table by table."""
     merged = dict(base)
     for key, value in over.items():
         both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -101,7 +101,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
 
 
 def parse_overrides(assignments: Iterable[str]) -> Tree:
-    """``["training.learning_rate=0.1"]`` as a tree; values are TOML, a bare word counts as a string."""
+    """Return ``["training.learning_rate=0.1"]`` as a tree; values are TOML, a bare word counts as a string."""
     tree: Tree = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -118,7 +118,7 @@ def parse_overrides(assignments: Iterable[str]) -> Tree:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` or nothing."""
+    """Return `` Did you mean 'x'?`` or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
@@ -156,7 +156,7 @@ def _sentence(kind: type[Section], path: str, problem: Mapping[str, Any]) -> str
 
 
 def _fields_at(kind: type[Section], location: list[str]) -> list[str]:
-    """The field names of a nested section; numbers in a list and keys of a dictionary stand between its name and theirs."""
+    """Return the fields of a nested section; indices of a list and keys of a dictionary stand between its name and theirs."""
     for part in location:
         if part in kind.model_fields:
             kind = next(_sections_in(kind.model_fields[part].annotation), kind)

@@ -1,4 +1,4 @@
-"""Context: who, when, where; the only source of randomness."""
+"""Context: seed, round, phase and client of a computation; the only source of randomness."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 SERVER = -1
-"""The client id of a context outside of any client."""
+"""Client id of a context outside of any client."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where in a run a piece of work stands.
+    """Position in a run: seed, round, phase and client.
 
     Args:
         seed: the run's seed.
@@ -37,11 +37,11 @@ class Context:
         return torch.Generator(device).manual_seed(self._seed_of(stream))
 
     def numpy_rng(self, stream: str) -> np.random.Generator:
-        """The same for numpy and scikit-learn."""
+        """Return the same for numpy and scikit-learn."""
         return np.random.default_rng(self._seed_of(stream))
 
     def at(self, *, phase: str | None = None, client_id: int | None = None) -> Context:
-        """The context of a phase or client of the same round."""
+        """Return the context of a phase or client of the same round."""
         return replace(
             self,
             phase=self.phase if phase is None else phase,

@@ -1,8 +1,8 @@
-"""Errors that are meant for a person: one sentence that names the field, the value and the remedy."""
+"""Errors for users: one sentence that names the field, the value and the remedy."""
 
 
 class UserError(Exception):
-    """The input, not the program, is at fault; the message is the whole explanation."""
+    """Error in the input, not in the program; the message is the whole explanation."""
 
 
 class MethodError(UserError):

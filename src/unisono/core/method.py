@@ -74,7 +74,7 @@ class Guarantee(Protocol):
 
     @property
     def noise_is_repeatable(self) -> bool:
-        """Whether the server could draw the same noise and subtract it; clients of a real federation refuse that."""
+        """True if the server could draw the same noise and subtract it; clients of a real federation refuse that."""
 
     def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
         """Return what the log and the report state.
@@ -106,7 +106,7 @@ class Method(ABC, Generic[C]):
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Defaults that this method sets in other config tables, such as ``{"views": {"preset": "byol"}}``."""
     needs_labels: bool = False
-    """Whether clients hand their (visible) labels to ``client_step``; a method may decide it by its config."""
+    """True if ``client_step`` needs the clients' (visible) labels; a method may decide it by its config."""
     name: ClassVar[str] = "method"
     """The name that it is registered under, else that of its class; messages use it."""
 

@@ -1,4 +1,4 @@
-"""Payload, Update, Aggregate: all that crosses a wire or persists."""
+"""Payload, Update, Aggregate: everything that is sent or saved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Scalar = int | float | str | bool
 
 
 class Reduce(Enum):
-    """How the updates of many clients become one.
+    """Rule by which the updates of many clients become one.
 
     MEAN is the weighted mean over clients. STACK keeps the clients apart, keyed by client id. ROWS is the mean of tensors of
     which every client sends its own row only (row ``client_id``), as if it had sent all other rows as the server holds them.
@@ -27,7 +27,7 @@ class Reduce(Enum):
 
 
 class Reveals(Enum):
-    """What a group of tensors tells about its owner; the last two need consent in the config."""
+    """Kind of information that a tensor group reveals about a client's data; the last two need consent in the config."""
 
     PARAMETERS = "parameters"
     STATISTICS = "statistics"
@@ -37,7 +37,7 @@ class Reveals(Enum):
 
 @dataclass(frozen=True)
 class Share:
-    """One line of a method's whitelist: how a group is reduced, and what it reveals."""
+    """Declaration of one shared group: how it is reduced, and what it reveals."""
 
     reduce: Reduce
     reveals: Reveals = Reveals.PARAMETERS
@@ -70,18 +70,18 @@ class Payload:
         return tensors + (len(json.dumps(dict(self.scalars))) if self.scalars else 0)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor with its full name ``group/name``, in order."""
+        """Yield every tensor with its full name ``group/name``, in order."""
         for group, members in self.groups.items():
             for name, tensor in members.items():
                 yield f"{group}/{name}", tensor
 
     def flatten(self) -> dict[str, Tensor]:
-        """All tensors under their full names; ``unflatten`` undoes it."""
+        """Return all tensors under their full names; ``unflatten`` undoes it."""
         return dict(self.tensors())
 
     @staticmethod
     def unflatten(tensors: Tensors, scalars: Mapping[str, Scalar] | None = None, group_names: Iterable[str] = ()) -> Payload:
-        """The payload whose ``flatten()`` gave ``tensors``.
+        """Return the payload whose ``flatten()`` gave ``tensors``.
 
         Args:
             tensors: by full name.
@@ -97,21 +97,21 @@ class Payload:
         return Payload(groups, dict(scalars or {}))
 
     def with_groups(self, **groups: Tensors) -> Payload:
-        """A copy with these groups replaced or added."""
+        """Return a copy with these groups replaced or added."""
         return Payload({**self.groups, **groups}, self.scalars)
 
     def with_scalars(self, **scalars: Scalar) -> Payload:
-        """A copy with these scalars replaced or added."""
+        """Return a copy with these scalars replaced or added."""
         return Payload(self.groups, {**self.scalars, **scalars})
 
     def merge(self, other: Payload) -> Payload:
-        """Both payloads in one; ``other`` wins where both have a name."""
+        """Return both payloads in one; ``other`` wins where both have a name."""
         return Payload({**self.groups, **other.groups}, {**self.scalars, **other.scalars})
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client answers.
+    """One client's update.
 
     Args:
         client_id: who answers.
@@ -128,7 +128,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What all clients of a phase answered, reduced.
+    """The reduced updates of all clients of a phase.
 
     ``means`` and ``stacks`` hold only groups that at least one client sent; a mean covers the clients that sent the group.
 

@@ -1,4 +1,4 @@
-"""Names to things: built-in, from other packages through entry points, or by dotted path or file."""
+"""Registries of objects by name: built-in, from other packages through entry points, or by dotted path or file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from unisono.core.errors import UserError
 T = TypeVar("T")
 
 USER_MODULE = "unisono_user_"
-"""How the names of modules begin that were imported from a user's own file."""
+"""Prefix of the names of modules that were imported from a user's own file."""
 
 
 class Registry(Generic[T]):
-    """Finds things by name; an unknown name lists the known ones.
+    """Lookup of objects by name; an unknown name lists the known ones.
 
     Every module of ``package`` is imported at the first look-up, so a new file there is registered by being there.
     Other packages add theirs with an entry point in the group ``unisono.<kind>s``, imported when its name is asked for.
@@ -43,7 +43,7 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that registers a thing under a name."""
+        """Return a decorator that registers an object under a name."""
 
         def decorate(thing: T) -> T:
             known = self._things.get(name)
@@ -137,7 +137,7 @@ def _import_problem(error: Exception, file: Path | None) -> str:
 
 
 def _origin(thing: object) -> tuple[object, ...]:
-    """Where a thing is defined: the same place may register it again, as a script that is also imported does."""
+    """Return where an object is defined: the same place may register it again, as a script that is also imported does."""
     module = sys.modules.get(getattr(thing, "__module__", ""))
     file = getattr(module, "__file__", None)
     return (Path(file).resolve() if file else module, getattr(thing, "__qualname__", id(thing)))

@@ -1,4 +1,4 @@
-"""One layout for tensors in a row of bytes: what pipes, shared memory and client state use.
+"""Layout of tensors in bytes, for pipes, shared memory and client state.
 
 No pickle: a header in JSON (names, types, shapes, offsets, scalars), then the raw numbers, aligned to 64 bytes.
 """
@@ -25,7 +25,7 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies in a buffer."""
+    """Place of one tensor in a buffer."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every tensor of a payload lies in a buffer, its scalars, and its groups, for some may hold no tensor."""
+    """Places of all tensors of a payload in a buffer, its scalars, and its groups, since some may hold no tensor."""
 
     slots: Mapping[str, Slot]
     scalars: Mapping[str, Scalar]
@@ -44,7 +44,7 @@ class Layout:
 
 
 def lay_out(payload: Payload) -> Layout:
-    """Places for all tensors of a payload, one after the other."""
+    """Return places for all tensors of a payload, one after the other."""
     slots: dict[str, Slot] = {}
     offset = 0
     for name, tensor in payload.tensors():
@@ -58,7 +58,7 @@ def lay_out(payload: Payload) -> Layout:
 
 
 def write(payload: Payload, layout: Layout, buffer: Tensor) -> None:
-    """Copies the tensors of a payload to their places.
+    """Copy the tensors of a payload to their places.
 
     Args:
         payload: what ``layout`` was made for.
@@ -71,12 +71,12 @@ def write(payload: Payload, layout: Layout, buffer: Tensor) -> None:
 
 
 def read(layout: Layout, buffer: Tensor) -> Payload:
-    """The payload in a buffer; its tensors are views, not copies."""
+    """Return the payload in a buffer; its tensors are views, not copies."""
     return Payload.unflatten(_views(layout, buffer), layout.scalars, layout.groups)
 
 
 def to_bytes(payload: Payload) -> bytes:
-    """The whole payload as bytes, bit for bit; ``from_bytes`` undoes it."""
+    """Return the whole payload as bytes, bit for bit; ``from_bytes`` undoes it."""
     layout = lay_out(payload)
     header = json.dumps(
         {
@@ -92,7 +92,7 @@ def to_bytes(payload: Payload) -> bytes:
 
 
 def from_bytes(data: bytes) -> Payload:
-    """The payload that ``to_bytes`` wrote, or a ValueError that says the bytes are damaged."""
+    """Return the payload that ``to_bytes`` wrote; raise a ValueError that says the bytes are damaged."""
     start = 8 + int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8:start])
@@ -108,7 +108,7 @@ def from_bytes(data: bytes) -> Payload:
 
 
 def _slot(total: int, dtype: str, shape: list[int], offset: int, num_bytes: int) -> Slot:
-    """A slot from a header; ValueError if its parts do not fit each other."""
+    """Return a slot from a header; raise a ValueError if its parts do not fit each other."""
     fits = 0 <= offset <= total - num_bytes and min(shape, default=0) >= 0
     if not fits or math.prod(shape) * _DTYPES[dtype].itemsize != num_bytes:
         raise ValueError(f"{dtype} of shape {shape} does not lie in bytes {offset} to {offset + num_bytes} of {total}")

@@ -20,7 +20,7 @@ QUADRATURE = (0.2115, -0.5227, 0.3112)
 
 
 def colour_matrices(gain: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """Colour matrices, shape (batch, 3, 3).
+    """Return colour matrices, shape (batch, 3, 3).
 
     Args:
         gain: brightness times contrast, shape (batch,).
@@ -33,7 +33,7 @@ def colour_matrices(gain: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
 
 
 def recolour(x: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """Images with changed colours, not clamped, shape of x; images without three channels keep to brightness and contrast.
+    """Return images with changed colours, not clamped, shape of x; without three channels only brightness and contrast change.
 
     Args:
         x: images, shape (batch, channels, height, width).
@@ -59,7 +59,7 @@ def _luma(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _basis(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Projection on luma, on chroma, and chroma turned by a right angle, as rows of shape (3, 9)."""
+    """Return projection on luma, on chroma, and chroma turned by a right angle, as rows of shape (3, 9)."""
     to_yiq = torch.tensor([LUMA, IN_PHASE, QUADRATURE], dtype=torch.float64)
     turn = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
     luma = torch.tensor(LUMA, dtype=torch.float64).expand(3, 3)

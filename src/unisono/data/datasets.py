@@ -110,7 +110,7 @@ class Dataset:
 
 
 class DataConfig(Section):
-    """Which samples, from where (table ``[data]``)."""
+    """Choice of the data set and its samples: the table ``[data]``."""
 
     dataset: str = Field("fashion-mini", description="name of the data set, or module:loader of your own")
     path: str | None = Field(
@@ -139,7 +139,7 @@ datasets: Registry[Callable[[DataConfig], Dataset]] = Registry("dataset", "uniso
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """The data set of the config, limited and converted as it asks."""
+    """Return the data set of the config, limited and converted as it asks."""
     dataset = datasets[config.dataset](config)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
@@ -152,7 +152,7 @@ def load_dataset(config: DataConfig) -> Dataset:
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
-    """The same samples with this fraction of them moved to the test part, in proportion from every class and owner."""
+    """Return the same samples with this fraction of them moved to the test part, in proportion from every class and owner."""
     mask = torch.from_numpy(hold_out(strata(dataset.labels, dataset.owners, len(dataset.samples)), fraction))
     if not mask.any():
         return dataset

@@ -1,4 +1,4 @@
-"""Dirichlet draws that survive small concentrations."""
+"""Dirichlet draws that work at small concentrations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def log_gamma_draws(concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Logarithms of gamma variables, shape of concentration; exponentiated and normalised they are Dirichlet.
+    """Return logarithms of gamma variables, shape of concentration; exponentiated and normalised they are Dirichlet.
 
     At a concentration of 1e-3 half of all gamma variables are below the smallest float, so only logarithms keep their order.
     Gamma(a) equals Gamma(a + 1) times U^(1/a) in law.
@@ -16,6 +16,6 @@ def log_gamma_draws(concentration: NDArray[np.float64], rng: np.random.Generator
 
 
 def normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights that sum to 1, shape of log_weights, a vector; -inf is weight 0."""
+    """Return weights that sum to 1, shape of log_weights, a vector; -inf is weight 0."""
     weights = np.exp(log_weights - log_weights.max())
     return np.asarray(weights / weights.sum())

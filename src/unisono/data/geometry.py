@@ -16,7 +16,7 @@ from unisono.core.errors import UserError
 
 
 def crop_boxes(draws: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """First row and column, and height and width, of random crops: two tensors of whole numbers, shape (batch, 2).
+    """Return first row and column, and height and width, of random crops: two tensors of whole numbers, shape (batch, 2).
 
     As the usual random resized crop, but a box that is too wide for the image is cut to it instead of being drawn again.
 
@@ -32,7 +32,7 @@ def crop_boxes(draws: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def sample_positions(start: Tensor, extent: Tensor, flipped: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where each output row and column reads, in input pixels, shape (batch, 2, longer side); a shorter side is padded.
+    """Return the input position that each output row and column reads, shape (batch, 2, longer side); a shorter side is padded.
 
     Args:
         start: first row and column of the crop, shape (batch, 2).
@@ -49,7 +49,7 @@ def sample_positions(start: Tensor, extent: Tensor, flipped: Tensor, size: tuple
 
 
 def interpolation_matrices(positions: Tensor) -> Tensor:
-    """Linear interpolation at these positions as matrices, shape (batch, 2, n, n).
+    """Return linear interpolation at these positions as matrices, shape (batch, 2, n, n).
 
     Args:
         positions: shape (batch, 2, n).
@@ -59,7 +59,7 @@ def interpolation_matrices(positions: Tensor) -> Tensor:
 
 
 def gaussian_weights(sigma: Tensor, num_taps: int) -> Tensor:
-    """Weight of the pixel itself and of those 1, 2, ... away, shape (batch, num_taps); kernels are ``2 * num_taps - 1`` wide.
+    """Return the weight of a pixel and of those 1, 2, ... away, shape (batch, num_taps); kernels are 2 * num_taps - 1 wide.
 
     Args:
         sigma: standard deviations in pixels, shape (batch,).
@@ -71,7 +71,7 @@ def gaussian_weights(sigma: Tensor, num_taps: int) -> Tensor:
 
 
 def blur_matrices(weights: Tensor, size: tuple[int, int]) -> Tensor:
-    """Symmetric filters with reflecting borders as matrices, shape (batch, 2, longer side, longer side).
+    """Return symmetric filters with reflecting borders as matrices, shape (batch, 2, longer side, longer side).
 
     Args:
         weights: weight of the pixel itself and of those 1, 2, ... away, shape (batch, num_taps).
@@ -82,7 +82,7 @@ def blur_matrices(weights: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def apply_matrices(x: Tensor, matrices: Tensor) -> Tensor:
-    """``matrices[:, 0] @ x @ matrices[:, 1].T`` for every sample and channel, shape of x.
+    """Return ``matrices[:, 0] @ x @ matrices[:, 1].T`` for every sample and channel, shape of x.
 
     Args:
         x: images, shape (batch, channels, height, width).
@@ -95,7 +95,7 @@ def apply_matrices(x: Tensor, matrices: Tensor) -> Tensor:
 
 
 def rotate_quarter_turns(x: Tensor, turns: Tensor) -> Tensor:
-    """Each image turned anticlockwise by its own multiple of 90 degrees, shape of x.
+    """Return each image turned anticlockwise by its own multiple of 90 degrees, shape of x.
 
     Args:
         x: square images, shape (batch, channels, size, size).
@@ -109,7 +109,7 @@ def rotate_quarter_turns(x: Tensor, turns: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _quarter_turns(size: int, device: torch.device) -> Tensor:
-    """Source pixel of every output pixel for 0, 1, 2, 3 turns, shape (4, size * size)."""
+    """Return source pixel of every output pixel for 0, 1, 2, 3 turns, shape (4, size * size)."""
     pixels = torch.arange(size * size, device=device).view(size, size)
     return torch.stack([torch.rot90(pixels, turns).flatten() for turns in range(4)])
 
@@ -120,7 +120,7 @@ def _pixels(count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 class _Constants(NamedTuple):
-    """Of images of one size; shape (2,) but for the last."""
+    """Constants of images of one size; shape (2,) but for the last."""
 
     size: Tensor
     size_plus_one: Tensor
@@ -143,7 +143,7 @@ def _constants(size: tuple[int, int], device: torch.device, dtype: torch.dtype) 
 
 @lru_cache(maxsize=32)
 def _blur_basis(num_taps: int, size: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """What each tap adds to the blur matrices, shape (num_taps, 2 * longer side * longer side)."""
+    """Return the share of each tap in the blur matrices, shape (num_taps, 2 * longer side * longer side)."""
     basis = torch.zeros(num_taps, 2, max(size), max(size), dtype=dtype)
     for axis, length in enumerate(size):
         outputs = torch.arange(length)

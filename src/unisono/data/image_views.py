@@ -23,7 +23,7 @@ from unisono.data.geometry import (
 Pair = tuple[float, float]
 
 CHUNK_ELEMENTS = 2**17
-"""Pixels that are worked on at once on a CPU: larger temporary tensors leave the cache and are given back to the system."""
+"""Number of pixels processed at once on a CPU: larger temporary tensors leave the cache and are freed and allocated again."""
 NO_BLUR = 1e-3
 """A standard deviation, in pixels, at which the weights of all neighbours are exactly 0."""
 
@@ -62,22 +62,22 @@ class ImageSettings:
 
     @property
     def crops(self) -> bool:
-        """Whether any part of an image is ever cut away."""
+        """True if any part of an image is ever cut away."""
         return self.crop_scale != (1.0, 1.0)
 
     @property
     def resamples(self) -> bool:
-        """Whether pixels ever move or mix."""
+        """True if pixels ever move or mix."""
         return self.crops or self.flip > 0 or any(self.blur)
 
     @property
     def branches_differ(self) -> bool:
-        """Whether first and second views are drawn differently."""
+        """True if first and second views are drawn differently."""
         return self.blur[0] != self.blur[1] or self.solarise[0] != self.solarise[1]
 
 
 class _Draws(NamedTuple):
-    """What was drawn for each sample; rows of it belong to rows of the batch, and None is something never done."""
+    """Parameters drawn for each sample; row i belongs to row i of the batch, and None marks a step that is never done."""
 
     positions: Tensor | None
     blur_weights: Tensor | None
@@ -104,7 +104,7 @@ class ImageAugmentation:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, num_first: int, generator: torch.Generator) -> Tensor:
-        """Views with values in [0, 1], shape of x.
+        """Return views with values in [0, 1], shape of x.
 
         Args:
             x: images with values in [0, 1], shape (batch, channels, height, width).
@@ -146,7 +146,7 @@ def _positions(settings: ImageSettings, draws: Tensor, flipped: Tensor, size: tu
 
 
 def _blur_weights(sigma: Tensor, size: tuple[int, int]) -> Tensor:
-    """Kernels as wide as a tenth of the image, 3 pixels at least.
+    """Return kernels as wide as a tenth of the image, 3 pixels at least.
 
     Chen et al. 2020, appendix A: "we set the kernel size to be 10% of the image height/width".
     """
@@ -159,7 +159,7 @@ def _colours(factors: Tensor, jittered: Tensor, grey: Tensor, numbers: _Numbers)
 
 
 def _render(x: Tensor, draws: _Draws, views: Tensor) -> None:
-    """Writes the views of x into ``views``."""
+    """Write the views of x into ``views``."""
     if draws.positions is not None:
         matrices = interpolation_matrices(draws.positions)
         if draws.blur_weights is not None:

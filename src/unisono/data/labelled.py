@@ -1,4 +1,4 @@
-"""Which labels exist: a share of every client's samples has one, and nobody is told the others."""
+"""Hiding of labels: a share of every client's samples keeps its label, and nobody is told the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LabelsConfig(Section):
 
 
 def draw_labelled(labels: Tensor, partition: Partition, fraction: float, seed: int) -> Tensor:
-    """Which samples keep their label: a mask of shape (num_samples,).
+    """Return a mask of the samples that keep their label, shape (num_samples,).
 
     Of a client with n labels, the whole number next to ``fraction * n`` keep theirs, but one at least. Classes are represented
     in proportion, as far as whole numbers allow (largest remainders). What a client keeps depends on its own samples and the
@@ -52,7 +52,7 @@ def draw_labelled(labels: Tensor, partition: Partition, fraction: float, seed: i
 
 
 def hide_labels(labels: Tensor, visible: Tensor) -> Tensor:
-    """The labels with -1 in the place of hidden ones, shape (num_samples,).
+    """Return the labels with -1 in the place of hidden ones, shape (num_samples,).
 
     Args:
         labels: shape (num_samples,).
@@ -62,7 +62,7 @@ def hide_labels(labels: Tensor, visible: Tensor) -> Tensor:
 
 
 def proportional(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Whole numbers that sum to ``total``, in proportion to counts and never above them: largest remainders, first ones first.
+    """Return whole numbers that sum to ``total``, in proportion to counts and never above them, by largest remainders.
 
     Args:
         counts: sizes of the parts, not negative, shape (num_parts,).

@@ -1,4 +1,4 @@
-"""Who holds which sample: labels to indices, a pure function of config, labels and seed."""
+"""Assignment of samples to clients, a pure function of config, labels and seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PartitionConfig(Section):
 
 @dataclass(frozen=True)
 class Samples:
-    """What a partitioner may look at.
+    """The parts of a data set that a partitioner may look at.
 
     Args:
         num_samples: size of the data set.
@@ -50,7 +50,7 @@ class Samples:
     owners: Integers | None = None
 
     def classes(self, scheme: str) -> Integers:
-        """The labels as numbers 0, 1, ... without gaps, shape (num_samples,); a UserError where a sample has none."""
+        """Return the labels as numbers 0, 1, ... without gaps, shape (num_samples,); raise a UserError if one is missing."""
         if self.labels is None:
             raise UserError(
                 f"partition.scheme {scheme!r} needs labels and this data set has none: use 'iid', 'quantity-skew' or 'natural'."
@@ -65,7 +65,7 @@ class Samples:
 
 
 Partitioner = Callable[[PartitionConfig, Samples, np.random.Generator], Integers]
-"""Returns the client of every sample, shape (num_samples,), so no sample can be lost or dealt twice."""
+"""Function that returns the client of every sample, shape (num_samples,), so no sample can be lost or assigned twice."""
 
 partitioners: Registry[Partitioner] = Registry("partitioner", "unisono.data.partitioners")
 
@@ -93,14 +93,14 @@ class Partition:
         return torch.tensor([len(rows) for rows in self.indices], dtype=torch.int64)
 
     def class_counts(self, labels: Tensor) -> Tensor:
-        """Samples per client and label, shape (num_clients, highest label + 1); hidden labels (below 0) are not counted."""
+        """Return the samples per client and label, shape (num_clients, highest label + 1); hidden labels do not count."""
         num_classes = int(labels.max()) + 1 if len(labels) else 0
         rows = [labels[rows].to(torch.int64) for rows in self.indices]
         return torch.stack([torch.bincount(row[row >= 0], minlength=num_classes) for row in rows])
 
 
 def mean_number_held(counts: Tensor, least_share: float = 0.0) -> float:
-    """How many classes (or other columns) a client has samples of, on average.
+    """Return the mean number of classes (or other columns) that a client has samples of.
 
     Args:
         counts: samples per client and class.
@@ -113,7 +113,7 @@ def mean_number_held(counts: Tensor, least_share: float = 0.0) -> float:
 def make_partition(
     config: PartitionConfig, labels: Tensor | None, owners: Tensor | None, num_samples: int, seed: int
 ) -> Partition:
-    """The split that config, labels and seed decide.
+    """Return the split that config, labels and seed decide.
 
     Args:
         config: the table ``[partition]``.
@@ -139,12 +139,12 @@ def make_partition(
 
 
 def even_sizes(total: int, num_parts: int) -> Integers:
-    """Whole numbers that differ by at most one and sum to total, shape (num_parts,)."""
+    """Return whole numbers that differ by at most one and sum to total, shape (num_parts,)."""
     return np.full(num_parts, total // num_parts, dtype=np.int64) + (np.arange(num_parts) < total % num_parts)
 
 
 def deal_classes(classes: Integers, counts: Integers, rng: np.random.Generator) -> Integers:
-    """The client of every sample when each client draws its counts at random from each class, shape (num_samples,).
+    """Return the client of every sample when each client draws its counts at random from each class, shape (num_samples,).
 
     Args:
         classes: class of every sample, shape (num_samples,).

@@ -1,4 +1,4 @@
-"""A picture of a partition: one bar per client, one colour per class, and beside it how clients turn their images."""
+"""Plot of a partition: one bar per client, one colour per class, and beside it the rotations of clients' images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#C
 def draw_partition(
     partition: Partition, labels: Tensor | None, class_names: Sequence[str] | None, path: Path, turns: Tensor | None = None
 ) -> None:
-    """Writes stacked horizontal bars, samples of each class per client, as an image whose format the path's suffix names.
+    """Write stacked horizontal bars, samples of each class per client, as an image whose format the path's suffix names.
 
     Args:
         partition: who holds what.
@@ -45,7 +45,7 @@ def draw_partition(
 
 
 def _draw_bars(axes: Any, counts: NDArray[np.int64], colours: Sequence[Any]) -> None:
-    """Stacked horizontal bars, one per row of counts, shape (num_clients, num_parts)."""
+    """Draw stacked horizontal bars, one per row of counts, shape (num_clients, num_parts)."""
     from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
 
@@ -58,7 +58,7 @@ def _draw_bars(axes: Any, counts: NDArray[np.int64], colours: Sequence[Any]) -> 
 
 
 def _draw_turns(figure: Any, axes: Any, turns: NDArray[np.int64]) -> None:
-    """The same for angles, whose colours go round a circle as they do."""
+    """Draw the same bars for angles, with colours from a circular scale."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -73,7 +73,7 @@ def _draw_turns(figure: Any, axes: Any, turns: NDArray[np.int64]) -> None:
 
 
 def _bars(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The four corners of every bar, shape (num_clients, num_classes, 4, 2)."""
+    """Return the four corners of every bar, shape (num_clients, num_classes, 4, 2)."""
     right = counts.cumsum(axis=1)
     middle = np.broadcast_to(np.arange(len(counts))[:, None], counts.shape)
     # Gaps between many thin bars would only blur the picture.
@@ -84,7 +84,7 @@ def _bars(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _height(num_clients: int) -> float:
-    """Inches: bars thick enough to tell apart, pages that still fit a screen."""
+    """Return the height in inches: bars thick enough to tell apart, plots that still fit a screen."""
     return 1.8 + min(0.3 * num_clients, 4 + 0.05 * num_clients)
 
 
@@ -97,7 +97,7 @@ def _colours(num_classes: int) -> list[Any]:
 
 
 def _add_key(figure: Any, axes: Any, colours: Sequence[Any], class_names: Sequence[str] | None) -> None:
-    """A legend where colours can be told apart one by one, else a colour scale."""
+    """Add a legend where colours can be told apart one by one, else a colour scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.patches import Patch

@@ -1,4 +1,4 @@
-"""What a device was sent by its neighbours: a buffer of points, and the device's data with the buffer beside its own."""
+"""Points that a client received from its neighbours: a buffer, and the client's data followed by the buffer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DataWithReceived(ClientData):
 
 
 def make_buffer(offers: Mapping[int, Mapping[str, Tensor]], like: Tensor) -> dict[str, Tensor]:
-    """All offers of a pull in one buffer.
+    """Return all offers of a pull in one buffer.
 
     Args:
         offers: by sender, ``points`` and ``rows``.
@@ -52,7 +52,7 @@ def make_buffer(offers: Mapping[int, Mapping[str, Tensor]], like: Tensor) -> dic
 
 
 def join_buffers(old: Buffer, new: Buffer) -> dict[str, Tensor]:
-    """Both buffers in one; a point that came before is not kept twice."""
+    """Return both buffers in one; a point that came before is not kept twice."""
     known = set(zip(old["senders"].tolist(), old["rows"].tolist(), strict=True))
     pairs = zip(new["senders"].tolist(), new["rows"].tolist(), strict=True)
     fresh = torch.tensor([pair not in known for pair in pairs], dtype=torch.bool)

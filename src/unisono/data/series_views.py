@@ -47,7 +47,7 @@ class SeriesAugmentation:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, num_first: int, generator: torch.Generator) -> Tensor:
-        """Views, shape of x.
+        """Return views, shape of x.
 
         Args:
             x: series, shape (batch, channels, length).
@@ -74,7 +74,7 @@ class SeriesAugmentation:
 
 
 def crop_time(x: Tensor, start: Tensor, duration: Tensor) -> Tensor:
-    """A part of each series stretched to full length by linear interpolation, shape of x.
+    """Return a part of each series stretched to full length by linear interpolation, shape of x.
 
     Args:
         x: series, shape (batch, channels, length).
@@ -92,7 +92,7 @@ def crop_time(x: Tensor, start: Tensor, duration: Tensor) -> Tensor:
 
 
 def permute_segments(x: Tensor, keys: Tensor, chosen: Tensor) -> Tensor:
-    """Series whose segments of near-equal length stand in the order of their keys, shape of x.
+    """Return series whose segments of near-equal length stand in the order of their keys, shape of x.
 
     Args:
         x: series, shape (batch, channels, length).
@@ -107,7 +107,7 @@ def permute_segments(x: Tensor, keys: Tensor, chosen: Tensor) -> Tensor:
 
 
 def drop_channels(x: Tensor, draws: Tensor, probability: float) -> Tensor:
-    """Series with some channels set to 0, shape of x; the channel with the highest draw always stays.
+    """Return series with some channels set to 0, shape of x; the channel with the highest draw always stays.
 
     Args:
         x: series, shape (batch, channels, length).

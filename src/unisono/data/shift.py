@@ -1,4 +1,4 @@
-"""Covariate shift: every client sees the world turned by angles of its own.
+"""Covariate shift: every client sees images rotated by angles of its own.
 
 Louizos et al. 2024 (A): "we bin the [0, 2pi] range into 10 rotation bins and then assign to each client bins according to a
 Dirichlet distribution with alpha = 0.1 [...] each client randomly rotates each image of their local dataset once with an angle
@@ -38,7 +38,7 @@ class ShiftConfig(Section):
 
 
 def apply_shift(config: ShiftConfig, samples: Tensor, partition: Partition, seed: int) -> Tensor:
-    """The training samples as their clients see them: a new tensor of the same shape and type, ``samples`` if kind is none.
+    """Return the training samples as their clients see them: a new tensor, or ``samples`` itself if kind is none.
 
     Args:
         config: the table ``[shift]``.
@@ -51,13 +51,13 @@ def apply_shift(config: ShiftConfig, samples: Tensor, partition: Partition, seed
 
 
 def check_shift(config: ShiftConfig, input_shape: tuple[int, ...]) -> None:
-    """Nothing, or a UserError where samples of this shape cannot be shifted so."""
+    """Raise a UserError where samples of this shape cannot be shifted so."""
     if config.kind == "rotation" and len(input_shape) != 3:
         raise UserError(f"shift.kind {config.kind!r} needs images, got samples of shape {input_shape}: use 'none'.")
 
 
 def rotation_angles(config: ShiftConfig, partition: Partition, seed: int) -> Tensor:
-    """The angle of every sample in radians, from [0, 2 pi), shape (num_samples,)."""
+    """Return the angle of every sample in radians, from [0, 2 pi), shape (num_samples,)."""
     rng = Context(seed).numpy_rng("shift")
     angles = torch.zeros(int(partition.sizes.sum()))
     for rows in partition.indices:
@@ -68,14 +68,14 @@ def rotation_angles(config: ShiftConfig, partition: Partition, seed: int) -> Ten
 
 
 def bin_counts(config: ShiftConfig, partition: Partition, seed: int) -> Tensor:
-    """Samples per client and bin of angles, shape (num_clients, num_bins)."""
+    """Return samples per client and bin of angles, shape (num_clients, num_bins)."""
     angles = rotation_angles(config, partition, seed)
     bins = (angles * (config.num_bins / (2 * math.pi))).long().clamp_max(config.num_bins - 1)
     return torch.stack([torch.bincount(bins[rows], minlength=config.num_bins) for rows in partition.indices])
 
 
 def rotate(images: Tensor, angles: Tensor, chunk: int = 256) -> Tensor:
-    """Each image turned anticlockwise about its centre, bilinear, black outside; shape and type of images.
+    """Return each image turned anticlockwise about its centre, bilinear, black outside; shape and type of images.
 
     Args:
         images: shape (num_samples, channels, height, width), whole numbers or floats.
@@ -93,7 +93,7 @@ def rotate(images: Tensor, angles: Tensor, chunk: int = 256) -> Tensor:
 
 
 def _grids(angles: Tensor, height: int, width: int) -> Tensor:
-    """Where each output pixel reads, in the coordinates of ``grid_sample``, shape (batch, height, width, 2)."""
+    """Return the position that each output pixel reads, as ``grid_sample`` takes it, shape (batch, height, width, 2)."""
     rows = torch.arange(height, device=angles.device) - (height - 1) / 2
     columns = torch.arange(width, device=angles.device) - (width - 1) / 2
     across, down = torch.meshgrid(columns, rows, indexing="xy")

@@ -102,7 +102,7 @@ class Augmentation(Protocol):
     """Samples to views: the first ``num_first`` samples of a batch become first views, the rest second views."""
 
     def __call__(self, x: Tensor, num_first: int, generator: torch.Generator) -> Tensor:
-        """Views, shape of x."""
+        """Return views, shape of x."""
 
 
 @dataclass(frozen=True)
@@ -118,21 +118,21 @@ class Views:
     augment: Augmentation
 
     def first(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """First views, shape of x."""
+        """Return first views, shape of x."""
         return self.augment(x, len(x), generator)
 
     def second(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Second views, shape of x."""
+        """Return second views, shape of x."""
         return self.augment(x, 0, generator)
 
     def pair(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A first and a second view of every sample, each of the shape of x, made in one go."""
+        """Return a first and a second view of every sample, each of the shape of x, made in one go."""
         first, second = self.augment(torch.cat((x, x)), len(x), generator).chunk(2)
         return first, second
 
 
 def make_views(config: ViewsConfig, input_shape: tuple[int, ...]) -> Views:
-    """The views that the config describes.
+    """Return the views that the config describes.
 
     Args:
         config: the table ``[views]``.
@@ -148,7 +148,7 @@ def make_views(config: ViewsConfig, input_shape: tuple[int, ...]) -> Views:
 
 
 def _override(preset: Settings, config: ViewsConfig, kind: str) -> Settings:
-    """The preset with the numbers that the config gives; those of the first view hold for the second unless it has its own."""
+    """Return the preset with the config's numbers; those of the first view hold for the second unless it has its own."""
     given = config.model_dump(exclude={"preset"}, exclude_none=True)
     names = {field.name for field in fields(preset)}
     for name in given:

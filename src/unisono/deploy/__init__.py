@@ -1,1 +1,1 @@
-"""A real federation: its directories and keys, the processes that keep it going, and what runs on either side."""
+"""A real federation: its directories and keys, its processes, and the code of server and clients."""

@@ -32,7 +32,7 @@ class Authority:
 
     @staticmethod
     def create(name: str) -> Authority:
-        """A new authority that vouches for itself, and for servers only, not for other authorities."""
+        """Return a new authority that vouches for itself, and for servers only, not for other authorities."""
         key = ec.generate_private_key(ec.SECP384R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = _builder(subject, subject, key.public_key())
@@ -42,7 +42,7 @@ class Authority:
         return Authority(key, builder.sign(key, hashes.SHA384()))
 
     def certify(self, names: Iterable[str]) -> tuple[bytes, bytes]:
-        """Key and certificate of a server, both PEM.
+        """Return key and certificate of a server, both PEM.
 
         Args:
             names: host names and addresses that clients know it by; those of its own machine are added.
@@ -67,7 +67,7 @@ class Authority:
 
 
 def make_node_key() -> tuple[bytes, str]:
-    """A client's private key, and its public key as one line, both as OpenSSH writes them (P-384, what Flower asks for)."""
+    """Return a client's private key, and its public key as one line, both as OpenSSH writes them (P-384, as Flower asks)."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -75,12 +75,12 @@ def make_node_key() -> tuple[bytes, str]:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key, not encrypted: the file's permissions protect it."""
+    """Return a private key, not encrypted: the file's permissions protect it."""
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Writes a file that nobody but its owner may read."""
+    """Write a file that nobody but its owner may read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from unisono.backends import open_workshop
-from unisono.deploy.desk import ClientDesk
-from unisono.deploy.layout import ClientConfig, ClientDirectory
+from unisono.backends import build_worker_setup
+from unisono.deploy.client import DeployedClient
+from unisono.deploy.directories import ClientConfig, ClientDirectory
 from unisono.engines.flower.client_app import ClientHandler, make_client_app
 from unisono.engines.flower.simulated_client import SimulatedClient
 
@@ -27,11 +27,11 @@ def open_handler(node_config: dict[str, bool | float | int | str]) -> ClientHand
 @lru_cache(maxsize=4)
 def _open(directory: str, data: str, client_id: int) -> ClientHandler:
     if directory:
-        return ClientDesk(ClientDirectory.open(Path(directory)))
+        return DeployedClient(ClientDirectory.open(Path(directory)))
     if data:
         config = ClientConfig(client_id=client_id, server="", insecure=True, data=str(Path(data).resolve()))
-        return ClientDesk(ClientDirectory(Path(f"unisono-client-{client_id}").resolve(), config))
-    return SimulatedClient(open_workshop)
+        return DeployedClient(ClientDirectory(Path(f"unisono-client-{client_id}").resolve(), config))
+    return SimulatedClient(build_worker_setup)
 
 
 app = make_client_app(open_handler)

@@ -1,4 +1,4 @@
-"""The process that answers for a client: ``python -m unisono.deploy.client_worker DIRECTORY``; with ``check`` it only looks."""
+"""Worker process of a client: ``python -m unisono.deploy.client_worker DIRECTORY``; with ``check`` it only reads the data."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 from unisono.core.errors import UserError
 from unisono.data.datasets import DataConfig
-from unisono.deploy.desk import ClientDesk
-from unisono.deploy.layout import ClientDirectory
+from unisono.deploy.client import DeployedClient
+from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.negotiation import load_client_data
 from unisono.deploy.processes import keep_files_private
-from unisono.deploy.terms import own_data
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.executor import serve_tasks
 
 
 def main(path: Path) -> None:
-    """Works off a SuperNode's tasks until the process is ended."""
+    """Serve a SuperNode's tasks until the process is ended."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     keep_files_private()
     directory = ClientDirectory.open(path)
     torch.set_num_threads(directory.config.threads)
-    desk = ClientDesk(directory)
-    dataset = own_data(directory, DataConfig())
+    handler = DeployedClient(directory)
+    dataset = load_client_data(directory, DataConfig())
     logging.info("client %d: %d samples of shape %s", directory.config.client_id, len(dataset.samples), dataset.input_shape)
-    app = make_client_app(lambda node_config: desk)
+    app = make_client_app(lambda node_config: handler)
     serve_tasks(
         app,
         f"127.0.0.1:{directory.config.port}",
@@ -38,9 +38,9 @@ def main(path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Reads the client's samples, and ends the process with a sentence if they cannot be read."""
+    """Read the client's samples, and end the process with a sentence if they cannot be read."""
     try:
-        own_data(ClientDirectory.open(path), DataConfig())
+        load_client_data(ClientDirectory.open(path), DataConfig())
     except UserError as error:
         sys.exit(str(error))
 

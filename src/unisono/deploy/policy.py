@@ -18,11 +18,11 @@ from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.core.noise import SystemNoise
 from unisono.core.payload import Payload, Reduce, Reveals, Update
-from unisono.deploy.layout import ClientConfig, ClientDirectory
+from unisono.deploy.directories import ClientConfig, ClientDirectory
 from unisono.engines.flower.messages import Request
 from unisono.engines.flower.secure import MIN_COHORT, check_secure
+from unisono.federation.declared import ConsentConfig, check_consent
 from unisono.federation.postprocess import Postprocessor, clip
-from unisono.federation.whitelist import ConsentConfig, check_consent
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.runs.files import JsonLines
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unisono.core.errors import UserError
-from unisono.deploy.layout import CLIENT_FILE, ClientDirectory, ServerDirectory, config_text
+from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory, config_text
 from unisono.deploy.supervisor import Task, supervise
 from unisono.engines.flower.environment import process_environment, write_connection
 
 SERVER_VARIABLE = "UNISONO_SERVER"
-"""Tells the ServerApp which server directory it belongs to."""
+"""Environment variable that tells the ServerApp which server directory it belongs to."""
 
 
 def keep_files_private() -> None:
@@ -25,7 +25,7 @@ def keep_files_private() -> None:
 
 
 def run_server(directory: ServerDirectory) -> None:
-    """Runs the SuperLink until it is told to stop, and admits the federation's nodes."""
+    """Run the SuperLink until it is told to stop, and admit the federation's nodes."""
     keep_files_private()
     config = directory.config
     check_port_is_free(config.host, config.port, "port in server.toml")
@@ -42,7 +42,7 @@ def run_server(directory: ServerDirectory) -> None:
 
 
 def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequence[str] | None = None) -> None:
-    """Runs the SuperNode and the process that answers for it until it is told to stop.
+    """Run the SuperNode and the process that answers for it until it is told to stop.
 
     Args:
         directory: the client's.
@@ -59,7 +59,7 @@ def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequ
         raise UserError("Which samples? Start the client with --data FOLDER, or set data in client.toml.")
     _check_samples(directory)
     check_port_is_free("127.0.0.1", config.port, "port in client.toml")
-    node = [sys.executable, "-m", "unisono.engines.flower.supernode", str(config.poll)]
+    node = [sys.executable, "-m", "unisono.engines.flower.supernode", str(config.poll_interval)]
     node += ["--superlink", config.server, "--isolation", "process"]
     node += ["--superexec-auth-secret-file", str(directory.secret), "--host", "127.0.0.1", "--port", str(config.port)]
     if config.insecure:
@@ -72,7 +72,7 @@ def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequ
 
 
 def _check_samples(directory: ClientDirectory) -> None:
-    """A UserError if the samples cannot be read; another process looks, so that this one stays light."""
+    """Raise a UserError if the samples cannot be read; another process checks, so that this one stays light."""
     command = [sys.executable, "-m", "unisono.deploy.client_worker", str(directory.path), "check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     if checked.returncode:
@@ -80,7 +80,7 @@ def _check_samples(directory: ClientDirectory) -> None:
 
 
 def check_port_is_free(host: str, port: int, option: str) -> None:
-    """A UserError if another process listens on the port already."""
+    """Raise a UserError if another process listens on the port already."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -90,7 +90,7 @@ def check_port_is_free(host: str, port: int, option: str) -> None:
 
 
 def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
-    """Admits the nodes with the federation's public keys, and no others, as soon as the SuperLink answers."""
+    """Admit the nodes with the federation's public keys, and no others, as soon as the SuperLink answers."""
     from unisono.engines.flower.control import Control
 
     deadline = time.monotonic() + seconds

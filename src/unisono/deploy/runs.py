@@ -12,7 +12,7 @@ from typing import Any
 from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
-from unisono.deploy.layout import ServerDirectory, write_keys
+from unisono.deploy.directories import ServerDirectory, write_keys
 from unisono.deploy.supervisor import supervisor_pid
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
@@ -20,7 +20,7 @@ from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
 TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}}
-"""What a federation wants where the recipe says nothing: clients may fail, and have ten minutes."""
+"""Defaults for a federation, which recipes override: clients may fail, and have ten minutes."""
 
 
 def connect(server: ServerDirectory) -> Control:
@@ -29,7 +29,7 @@ def connect(server: ServerDirectory) -> Control:
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
-    """A new run directory with its resolved config; a UserError if the recipe does not fit.
+    """Return a new run directory with its resolved config; raise a UserError if the recipe does not fit.
 
     Args:
         runs: where it goes.
@@ -49,7 +49,7 @@ def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence
 
 
 def launch(server: ServerDirectory, path: Path) -> int:
-    """Starts, or goes on with, the run in a directory on the server; Flower's number for it."""
+    """Start or continue the run in a directory on the server, and return Flower's number for it."""
     directory = RunDirectory.open(path)
     if not (path / "federation.json").is_file():
         raise UserError(f"{path} is not a run of a federation: it has no federation.json.")
@@ -63,7 +63,7 @@ def launch(server: ServerDirectory, path: Path) -> int:
 def follow(
     server: ServerDirectory, path: Path, run_id: int, on_round: Callable[[dict[str, Any]], None], poll: float = 0.5
 ) -> dict[str, Any]:
-    """Tells of every round as it ends, and returns the run's last status.
+    """Report every round as it ends, and return the run's last status.
 
     Args:
         server: it runs on.
@@ -96,7 +96,7 @@ def _ended(status: dict[str, Any], run_id: int) -> bool:
 
 
 def find_run(server: ServerDirectory, name: str) -> Path:
-    """A run by its name, or by its path."""
+    """Return a run by its name, or by its path."""
     for path in (server.runs / name, Path(name)):
         if (path / "config.toml").is_file():
             return path
@@ -105,7 +105,7 @@ def find_run(server: ServerDirectory, name: str) -> Path:
 
 
 def stop_run(server: ServerDirectory, path: Path) -> None:
-    """Stops a run; it can be continued from its last checkpoint."""
+    """Stop a run; it can be continued from its last checkpoint."""
     directory = RunDirectory.open(path)
     number = int(directory.read_json("flower.json")["run_id"])
     with connect(server) as control:
@@ -116,7 +116,7 @@ def stop_run(server: ServerDirectory, path: Path) -> None:
 
 
 def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:
-    """Copies a run, its model with it, and returns where it is."""
+    """Copy a run and its model, and return where it is."""
     source = find_run(server, name)
     if RunDirectory.open(source).checkpoints().rounds() == []:
         raise UserError(f"The run {name!r} has no checkpoint yet: wait for its first round.")
@@ -127,7 +127,7 @@ def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:
 
 
 def revoke(server: ServerDirectory, client: int) -> bool:
-    """Takes a client's key off the server's list; False if the server does not run and will learn of it when it starts."""
+    """Remove a client's key from the server's list; return False if the server is down and will learn of it at its start."""
     if server.config.insecure:
         raise UserError("There is no key to revoke: server.toml says insecure = true, so anyone may join.")
     keys = server.keys
@@ -143,7 +143,7 @@ def revoke(server: ServerDirectory, client: int) -> bool:
 
 
 def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
-    """Every client of the federation, and whether Flower sees it."""
+    """Return every client of the federation, and whether Flower sees it."""
     with connect(server) as control:
         nodes = control.nodes()
     if server.config.insecure:
@@ -152,7 +152,7 @@ def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
 
 
 def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:
-    """Every run: name, status, rounds done, and why it failed."""
+    """Return every run: name, status, rounds done, and why it failed."""
     rows = []
     for path in sorted(server.runs.glob("*")):
         if (path / "status.json").is_file():

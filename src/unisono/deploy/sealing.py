@@ -1,4 +1,4 @@
-"""Tensors that only their receivers can read: what neighbours send each other through the server.
+"""Encryption of tensors for their receivers: what neighbours send each other through the server.
 
 A tensor is encrypted with a fresh key (AES-256-GCM), and that key once for each receiver, with a key that sender and receiver
 derive from their node keys (ECDH on P-384, HKDF). The server relays the result and learns its size. Run, round, sender and name
@@ -33,7 +33,7 @@ NONCE_BYTES = 12
 
 
 class Sealer:
-    """Seals and opens tensors for one client.
+    """Sealing and opening of tensors for one client.
 
     Args:
         client_id: whose.
@@ -50,7 +50,7 @@ class Sealer:
         self._public_keys = public_keys
 
     def seal(self, tensor: Tensor, receivers: Sequence[int], place: str) -> Tensor:
-        """The tensor, readable by its receivers alone: uint8 with as many rows.
+        """Return the tensor, readable by its receivers alone: uint8 with as many rows.
 
         Args:
             tensor: at least one dimension.
@@ -70,7 +70,7 @@ class Sealer:
         return torch.frombuffer(padded, dtype=torch.uint8).reshape(rows, width)
 
     def open(self, sealed: Tensor, sender: int, place: str) -> Tensor:
-        """What ``seal`` was given; a ValueError if it was sealed by another, for another, for another place, or changed."""
+        """Return the tensor that ``seal`` was given; raise a ValueError if sender, receiver, place or content do not match."""
         data = sealed.reshape(-1).numpy().tobytes()
         if not data.startswith(MAGIC):
             raise ValueError("the tensor is not sealed")
@@ -90,7 +90,7 @@ class Sealer:
             raise ValueError(f"a sealed tensor of client {sender} cannot be opened: {error or 'it was changed'}") from error
 
     def shared_secret(self, other: int, purpose: bytes) -> bytes:
-        """32 bytes that only this client and another can derive.
+        """Return 32 bytes that only this client and another can derive.
 
         Args:
             other: client id.
@@ -113,7 +113,7 @@ class Sealer:
 
 
 def is_sealed(tensor: Tensor) -> bool:
-    """Whether ``seal`` made this tensor."""
+    """Return whether ``seal`` made this tensor."""
     if tensor.dtype != torch.uint8 or tensor.numel() < len(MAGIC):
         return False
     return tensor.reshape(-1)[: len(MAGIC)].numpy().tobytes() == MAGIC

@@ -15,9 +15,9 @@ from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import Dataset
-from unisono.deploy.agreement import Agreement, agree
-from unisono.deploy.layout import ServerConfig, ServerDirectory
-from unisono.deploy.probing import ClientProbing, labelled_probe, load_labelled
+from unisono.deploy.directories import DeployServerConfig, ServerDirectory
+from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
+from unisono.deploy.negotiation import DataSpec, negotiate
 from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import FlowerMembership
@@ -25,10 +25,10 @@ from unisono.engines.flower.secure import SecureEngine, check_secure
 from unisono.evaluation.config import NEED_LABELS, check_probes, client_probes
 from unisono.experiment import check_run
 from unisono.federation.postprocess import Postprocessor
-from unisono.report.gathering import AboutMethod
+from unisono.report.collector import AboutMethod
 from unisono.running import execute
+from unisono.runs.callbacks import Evaluation, EvaluationCallback
 from unisono.runs.directory import RunDirectory
-from unisono.runs.probing import Evaluation, Probing
 
 POLL = 0.3
 PUBLIC_TABLES = (
@@ -40,7 +40,7 @@ LOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Host:
+class ServerInfo:
     """The server of a run.
 
     Args:
@@ -49,26 +49,26 @@ class Host:
         path: its directory; None outside of one.
     """
 
-    config: ServerConfig
+    config: DeployServerConfig
     keys: dict[bytes, int] | None
     path: Path | None = None
 
     @staticmethod
-    def of(directory: ServerDirectory) -> Host:
+    def of(directory: ServerDirectory) -> ServerInfo:
         """Return the server of a directory."""
         keys = None if directory.config.insecure else {key_bytes(line): client for client, line in directory.keys.items()}
-        return Host(directory.config, keys, directory.path)
+        return ServerInfo(directory.config, keys, directory.path)
 
     def load_labelled(self, shape: tuple[int, ...], config: Config) -> Dataset | None:
         """Return the server's labelled samples in the federation's shape; None where it has none."""
-        if self.config.labelled is None:
+        if self.config.labelled_data is None:
             return None
-        path = Path(self.config.labelled).expanduser()
+        path = Path(self.config.labelled_data).expanduser()
         path = path if path.is_absolute() or self.path is None else self.path / path
         return load_labelled(path, shape, config.data)
 
 
-def serve(grid: Any, path: Path, host: Host, run_id: int) -> None:
+def serve(grid: Any, path: Path, host: ServerInfo, run_id: int) -> None:
     """Run, or continue, the run in a directory until it is finished.
 
     Args:
@@ -85,7 +85,7 @@ def serve(grid: Any, path: Path, host: Host, run_id: int) -> None:
     execute(directory, deployed(grid, host, tell), run_id=run_id, lock_timeout=LOCK_SECONDS, on_note=tell)
 
 
-def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
+def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBackend:
     """Return the backend of the clients that are connected to a Flower server.
 
     Args:
@@ -103,25 +103,25 @@ def deployed(grid: Any, host: Host, tell: Callable[[str], None]) -> OpenBackend:
         has_run_info = (directory.path / "run_info.json").is_file()
         known = directory.load_run_info() if has_run_info else None
         members = _connect(grid, config, host, known, note)
-        agreement = Agreement(known["input_shape"], known["mean"], known["std"]) if known else agree(members.descriptions)
-        members.set_admission_check(lambda client_id, description: agreement.misfit(description))
-        method = _method(config, agreement, members.num_clients)
-        labelled = host.load_labelled(agreement.shape, config)
+        data_spec = DataSpec(known["input_shape"], known["mean"], known["std"]) if known else negotiate(members.descriptions)
+        members.set_admission_check(lambda client_id, description: data_spec.rejection_reason(description))
+        method = _method(config, data_spec, members.num_clients)
+        labelled = host.load_labelled(data_spec.shape, config)
         check_evaluation(config, method, labelled)
         directory.save_run_info(method.info)
         uid = directory.read_json("federation.json")["run"]
-        terms = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
-        engine = _engine(grid, members, method, config, terms, host)
+        run_spec = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
+        engine = _engine(grid, members, method, config, run_spec, host)
         evaluators: list[Evaluation] = []
         # Scores are not masked, so clients of a secure sum give none.
         scored = client_probes(config.evaluation, method.overrides("cluster_model"))
         if scored and not config.privacy.secure_aggregation:
-            evaluators.append(ClientProbing(engine, method, terms, config, note))
+            evaluators.append(ClientEvaluationCallback(engine, method, run_spec, config, note))
         if labelled is not None:
             evaluation = config.evaluation
             layers = directory.probe_layers if evaluation.warm_start else None
-            probe = labelled_probe(config, method, labelled)
-            evaluators.append(Probing(probe, evaluation.probe_every, config.federation.rounds, layers))
+            probe = labelled_evaluator(config, method, labelled)
+            evaluators.append(EvaluationCallback(probe, evaluation.probe_every, config.federation.rounds, layers))
         sizes = {client: int(description["samples"]) for client, description in sorted(members.descriptions.items())}
         collector = AboutMethod(directory, method) if config.report.enabled else None
         # Who answers depends on who is connected, so the accountant gains nothing from sampling.
@@ -142,9 +142,9 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
         labelled: the server's labelled samples, None where it has none.
     """
     evaluation = config.evaluation
-    if evaluation.consistency:
+    if evaluation.cluster_consistency:
         raise UserError(
-            "evaluation.consistency clusters the samples of all clients in one place, which a federation never does: "
+            "evaluation.cluster_consistency clusters the samples of all clients in one place, which a federation never does: "
             "set it to false."
         )
     clusters = method.overrides("cluster_model")
@@ -162,7 +162,7 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
 
 
 def _connect(
-    grid: Any, config: Config, host: Host, known: dict[str, Any] | None, note: Callable[[str], None]
+    grid: Any, config: Config, host: ServerInfo, known: dict[str, Any] | None, note: Callable[[str], None]
 ) -> FlowerMembership:
     """Wait for clients and ask each to describe its data."""
     num_clients = host.config.num_clients
@@ -174,34 +174,36 @@ def _connect(
     }
     members = FlowerMembership(grid, num_clients, host.keys, question, note)
     expected = num_clients if host.keys is None else len(host.keys)
-    members.wait(host.config.min_clients or expected, host.config.wait)
+    members.wait(host.config.min_clients or expected, host.config.start_timeout)
     if not members.descriptions:
         reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(members.refused.items()))
         raise UserError(f"No client can take part{': ' + reasons if reasons else ', for none is connected'}.")
     return members
 
 
-def _engine(grid: Any, members: FlowerMembership, method: Method, config: Config, terms: str, host: Host) -> FlowerEngine:
+def _engine(
+    grid: Any, members: FlowerMembership, method: Method, config: Config, run_spec: str, host: ServerInfo
+) -> FlowerEngine:
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
     policy = ServerPolicy(
-        method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_answer, POLL
+        method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_message_mib, POLL
     )
     expected = config.cohort.expected_size(members.num_clients)
-    members.patience = host.config.wait
+    members.patience = host.config.start_timeout
     members.wanted = max(1, math.ceil(config.federation.quorum * expected))
     if config.privacy.secure_aggregation:
         check_secure(method, config.aggregation, config.compression, expected)
         if host.keys is None:
             raise UserError("privacy.secure_aggregation needs clients that prove who they are: not with insecure = true.")
         members.wanted = max(members.wanted, expected)
-        return SecureEngine(grid, members, policy, terms)
-    return FlowerEngine(grid, members, policy, terms)
+        return SecureEngine(grid, members, policy, run_spec)
+    return FlowerEngine(grid, members, policy, run_spec)
 
 
-def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:
+def _method(config: Config, data_spec: DataSpec, num_clients: int) -> Method:
     """Build the method for the data that was agreed on; raise UserError if the parts of the config do not fit each other."""
     info = RunInfo(
-        agreement.shape, agreement.mean, agreement.std, None, num_clients, config.federation.rounds, config.method_sections
+        data_spec.shape, data_spec.mean, data_spec.std, None, num_clients, config.federation.rounds, config.method_sections
     )
     method = config.method_class(config.method, info)
     if method.needs_labels:
@@ -211,7 +213,7 @@ def _method(config: Config, agreement: Agreement, num_clients: int) -> Method:
 
 
 def public_tree(config: Config) -> dict[str, Any]:
-    """The config as clients get it: what they need, and no paths of the server's machine."""
+    """Return the config as clients get it: what they need, and no paths of the server's machine."""
     whole = config.as_tree()
     tree = {name: whole[name] for name in PUBLIC_TABLES}
     tree["data"] = {name: whole["data"][name] for name in ("image_size", "channels")}

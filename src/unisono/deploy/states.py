@@ -1,7 +1,7 @@
-"""A client's local states on its own disk, one file per step, so that a run can go on from any of the last ones.
+"""Local states of a client on its own disk, one file per step, so that a run can continue from any of the last ones.
 
 The server keeps and sends only the name of a state: which of them a step begins with is part of the server's checkpoint, so a
-round that is tried again, or a server that goes back to its last checkpoint, finds every client where it was then.
+round that is retried, or a server that goes back to its last checkpoint, finds every client where it was then.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from unisono.core.wire import from_bytes, to_bytes
 from unisono.runs.files import write_atomically
 
 NAME = "state"
-"""The scalar of the payload that stands for a local state on the server."""
+"""Scalar of the payload that stands for a local state on the server."""
 PATTERN = re.compile(r"(\d{6})-(\d{6})")
 
 
-class LocalStates:
+class ClientStateFiles:
     """The states of one client in one run.
 
     Args:
@@ -32,7 +32,7 @@ class LocalStates:
         self._history = history
 
     def load(self, reference: Payload) -> Payload:
-        """The state that the server names; empty if it names none, or if the file is gone: then the client begins anew."""
+        """Return the state that the server names; empty if it names none or the file is gone, so the client begins anew."""
         name = str(reference.scalars.get(NAME, ""))
         if not PATTERN.fullmatch(name):
             return Payload()
@@ -42,12 +42,12 @@ class LocalStates:
             return Payload()
 
     def has(self, reference: Payload) -> bool:
-        """Whether the state that the server names is here, or it names none."""
+        """Return whether the state that the server names is here, or it names none."""
         name = str(reference.scalars.get(NAME, ""))
         return not name or (bool(PATTERN.fullmatch(name)) and self._path(name).is_file())
 
     def save(self, state: Payload, round: int, begun: Payload) -> Payload:
-        """Keeps a state, durably, and returns what stands for it on the server: nothing for an empty one.
+        """Save a state durably, and return what stands for it on the server: nothing for an empty one.
 
         Args:
             state: the client's new state.
@@ -64,12 +64,12 @@ class LocalStates:
         return Payload(scalars={NAME: name})
 
     def names(self) -> list[str]:
-        """All states, in the order in which they were made."""
+        """Return all states, in the order in which they were made."""
         found = [path.stem for path in self._directory.glob("*.payload") if PATTERN.fullmatch(path.stem)]
         return sorted(found, key=lambda name: int(name.split("-")[1]))
 
     def _forget(self, round: int, begun: str, names: list[str]) -> None:
-        """Removes the states that no checkpoint can name any more: old ones that no step of the last rounds began with."""
+        """Remove the states that no checkpoint can name any more: old ones that no step of the last rounds began with."""
         oldest = round - self._history
         file = self._directory / "begun.json"
         steps = [*(json.loads(file.read_text()) if file.is_file() else []), [round, begun]]

@@ -1,4 +1,4 @@
-"""Keeps processes going: starts them again when they end, ends them all when it is told to."""
+"""Supervision of processes: restart them when they end, end them all on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unisono.core.errors import UserError
 PID_FILE = "supervisor.pid"
 LONGEST_PAUSE = 20.0
 CALM = 60.0
-"""A process that lived this long starts anew without delay."""
+"""Seconds after which a process that ends is restarted without delay."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Running:
 
 
 def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], None] = lambda: None) -> None:
-    """Runs tasks in groups of their own until this process gets SIGTERM or SIGINT; their output goes to ``logs/``.
+    """Run tasks in groups of their own until this process gets SIGTERM or SIGINT; their output goes to ``logs/``.
 
     Args:
         directory: its ``supervisor.pid`` names this process as long as it runs.
@@ -87,7 +87,7 @@ def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], Non
 
 
 def supervisor_pid(directory: Path) -> int | None:
-    """The process that looks after this directory, None if there is none."""
+    """Return the process that looks after this directory, None if there is none."""
     try:
         pid, created = (directory / PID_FILE).read_text().split()
         process = psutil.Process(int(pid))
@@ -98,7 +98,7 @@ def supervisor_pid(directory: Path) -> int | None:
 
 
 def stop_supervisor(directory: Path, seconds: float = 30.0) -> bool:
-    """Ends what runs in a directory, and waits for it; False if nothing ran."""
+    """End what runs in a directory, and wait for it; False if nothing ran."""
     pid = supervisor_pid(directory)
     if pid is None:
         return False
@@ -125,7 +125,7 @@ def _start(entry: _Running, log: IO[bytes]) -> None:
 
 
 def _look_after(entry: _Running, log: IO[bytes]) -> None:
-    """Starts a process that has ended again, later each time it ends soon."""
+    """Restart a process that has ended, later each time it ends soon."""
     now = time.monotonic()
     if entry.process is not None:
         if entry.process.poll() is None:
@@ -138,7 +138,7 @@ def _look_after(entry: _Running, log: IO[bytes]) -> None:
 
 
 def _end(entry: _Running, seconds: float = 10.0) -> None:
-    """Ends a process and whatever it has started in its group."""
+    """End a process and whatever it has started in its group."""
     if entry.process is None:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -1,1 +1,1 @@
-"""Where clients run."""
+"""Engines, which run the clients of a federation."""

@@ -1,4 +1,4 @@
-"""Which devices a run uses, and how many threads."""
+"""Devices and threads of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unisono.core.errors import UserError
 
 
 def resolve_devices(name: str) -> list[torch.device]:
-    """The devices that workers are spread over.
+    """Return the devices that workers are spread over.
 
     Args:
         name: ``auto`` (all GPUs, else Apple's, else the CPU), ``cpu``, ``cuda`` (all GPUs), ``cuda:1`` or ``mps``.
@@ -33,13 +33,13 @@ def resolve_devices(name: str) -> list[torch.device]:
 
 
 def num_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Runs a block with this number of threads in torch's operators."""
+    """Run a block with this number of threads in torch's operators."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -1,4 +1,4 @@
-"""How good clusters are: against labels (accuracy, NMI, ARI), and by themselves (sizes, balance, silhouette)."""
+"""Quality of clusters: against labels (accuracy, NMI, ARI), and by themselves (sizes, balance, silhouette)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def clustering_accuracy(labels: Tensor, clusters: Tensor) -> float:
-    """The share of samples whose cluster is matched to their label, under the best one-to-one matching (Hungarian).
+    """Return the share of samples whose cluster is matched to their label, under the best one-to-one matching (Hungarian).
 
     With more clusters than labels, or the other way round, what is left over is matched to nothing and counts as wrong.
 
@@ -28,21 +28,21 @@ def clustering_accuracy(labels: Tensor, clusters: Tensor) -> float:
 
 
 def nmi(labels: Tensor, clusters: Tensor) -> float:
-    """The mutual information of labels and clusters over the arithmetic mean of their entropies, in [0, 1]."""
+    """Return the mutual information of labels and clusters over the arithmetic mean of their entropies, in [0, 1]."""
     from sklearn.metrics import normalized_mutual_info_score
 
     return float(normalized_mutual_info_score(labels.numpy(), clusters.numpy()))
 
 
 def ari(labels: Tensor, clusters: Tensor) -> float:
-    """The adjusted Rand index: 1 for the same partition, about 0 for unrelated ones."""
+    """Return the adjusted Rand index: 1 for the same partition, about 0 for unrelated ones."""
     from sklearn.metrics import adjusted_rand_score
 
     return float(adjusted_rand_score(labels.numpy(), clusters.numpy()))
 
 
 def cluster_sizes(clusters: Tensor, num_clusters: int) -> Tensor:
-    """How many samples each cluster holds, shape (num_clusters,); empty clusters count.
+    """Return the number of samples in each cluster, shape (num_clusters,); empty clusters count.
 
     Args:
         clusters: numbers below num_clusters, shape (num_samples,).
@@ -52,7 +52,7 @@ def cluster_sizes(clusters: Tensor, num_clusters: int) -> Tensor:
 
 
 def cluster_balance(clusters: Tensor, num_clusters: int) -> float:
-    """The entropy of the cluster sizes over its maximum: 1 for equal sizes, 0 where one cluster holds everything.
+    """Return the entropy of the cluster sizes over its maximum: 1 for equal sizes, 0 where one cluster holds everything.
 
     Args:
         clusters: numbers below num_clusters, shape (num_samples,).
@@ -65,7 +65,7 @@ def cluster_balance(clusters: Tensor, num_clusters: int) -> float:
 
 
 def silhouette(features: Tensor, clusters: Tensor, generator: torch.Generator, max_samples: int = 2000) -> float:
-    """The mean silhouette of a random part of the samples in cosine distance, in [-1, 1]; 0 where it is not defined.
+    """Return the mean silhouette of a random part of the samples in cosine distance, in [-1, 1]; 0 where it is not defined.
 
     It is not defined for a single cluster, nor where every sample is a cluster of its own.
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from unisono.core.config import Section
 from unisono.core.errors import UserError
 
-ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "kmeans", "unsupervised"]
+ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "kmeans", "alignment"]
 NEED_LABELS: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10")
 
 
@@ -19,7 +19,7 @@ class EvaluationConfig(Section):
     probe_every: int = Field(5, ge=0, description="Rounds between probes; 0 probes at the end only.")
     probes: tuple[ProbeName, ...] | None = Field(
         None,
-        description="Which probes; unset: linear and knn with labels, unsupervised without, clusters if the method has any.",
+        description="Which probes; unset: linear and knn with labels, alignment without, clusters if the method has any.",
     )
     max_train_samples: int | None = Field(
         None, ge=1, description="Most training samples that the probes with labels learn from, the same number of each class."
@@ -36,25 +36,25 @@ class EvaluationConfig(Section):
     finetune_epochs: int = Field(30, ge=1, description="finetune-1 and finetune-10: passes over the labelled part.")
     finetune_batch_size: int = Field(64, ge=2, description="finetune-1 and finetune-10: samples per step.")
     finetune_learning_rate: float = Field(0.001, gt=0, description="finetune-1 and finetune-10: learning rate of Adam.")
-    max_client_samples: int = Field(512, ge=1, description="unsupervised: most samples of each client to look at.")
-    uniformity_weight: float = Field(0.2, ge=0, description="unsupervised: weight of Unif beside Align in the score.")
-    uniformity_tau: float = Field(0.2, gt=0, description="unsupervised: tau of Unif.")
-    consistency: bool = Field(
+    max_client_samples: int = Field(512, ge=1, description="alignment: most samples of each client to look at.")
+    uniformity_weight: float = Field(0.2, ge=0, description="alignment: weight of Unif beside Align in the score.")
+    uniformity_tau: float = Field(0.2, gt=0, description="alignment: tau of Unif.")
+    cluster_consistency: bool = Field(
         False, description="Log every round how many samples keep their cluster if all are clustered in one place (Orchestra)."
     )
 
 
 def chosen_probes(config: EvaluationConfig, has_labels: bool, has_cluster_model: bool) -> tuple[ProbeName, ...]:
-    """The probes of the config, or those that suit the data and the method where it names none."""
+    """Return the probes of the config, or those that suit the data and the method where it names none."""
     if config.probes is not None:
         return config.probes
-    probes: tuple[ProbeName, ...] = ("linear", "knn") if has_labels else ("unsupervised",)
+    probes: tuple[ProbeName, ...] = ("linear", "knn") if has_labels else ("alignment",)
     return (*probes, "clusters") if has_cluster_model else probes
 
 
 def client_probes(config: EvaluationConfig, has_cluster_model: bool) -> tuple[ProbeName, ...]:
     """Return the probes that the clients of a federation run on their own samples, which have no labels."""
-    return tuple(name for name in chosen_probes(config, False, has_cluster_model) if name in ("unsupervised", "clusters"))
+    return tuple(name for name in chosen_probes(config, False, has_cluster_model) if name in ("alignment", "clusters"))
 
 
 def check_probes(
@@ -66,7 +66,7 @@ def check_probes(
     has_cluster_model: bool = True,
     has_views: bool = True,
 ) -> None:
-    """Nothing, or a UserError that says which probe cannot run and what to do; for use before a run starts.
+    """Raise a UserError that says which probe cannot run and what to do; for use before a run starts.
 
     Args:
         config: the table.
@@ -80,12 +80,12 @@ def check_probes(
         if name in NEED_LABELS and not has_labels:
             raise UserError(
                 f"evaluation.probes asks for {name!r}, which needs labels, but the data set has none: "
-                'leave evaluation.probes unset or set it to ["unsupervised"].'
+                'leave evaluation.probes unset or set it to ["alignment"].'
             )
         if name in NEED_LABELS and num_test_samples == 0:
             raise UserError(
                 f"evaluation.probes: {name!r} needs test samples, but the test split is empty: "
-                'give the data set a test split or set evaluation.probes to ["unsupervised"].'
+                'give the data set a test split or set evaluation.probes to ["alignment"].'
             )
         if num_train_samples == 0:
             raise UserError(f"evaluation.probes: {name!r} needs training samples, but there are none: give the data set some.")
@@ -97,8 +97,8 @@ def check_probes(
             raise UserError(
                 "evaluation.kmeans_clusters is required for the probe 'kmeans', because the data set has no labels to count."
             )
-        if name == "unsupervised" and not has_views:
+        if name == "alignment" and not has_views:
             raise UserError(
-                "evaluation.probes: 'unsupervised' compares augmented views, but there are none for this data: "
+                "evaluation.probes: 'alignment' compares augmented views, but there are none for this data: "
                 "configure views or choose other probes."
             )

@@ -1,4 +1,4 @@
-"""How long a run would take on slow links: a model of transmission, to which measured computation may be added.
+"""Time that a run would take on slow links: a model of transmission, to which measured computation may be added.
 
 CF-CL (Wagle et al.), section IV: "transmission rate in D2D and uplink are 1Mbits/sec with 32 bits quantization applied on the
 model parameter and 8 on datapoints", so a model of 45,433 parameters takes 1.45 s and an image of 28 x 28 pixels 6.3 ms. Links
@@ -17,21 +17,21 @@ from unisono.core.config import Section
 class DelayConfig(Section):
     """Rates and widths of what travels."""
 
-    uplink_rate: float = Field(1e6, gt=0, description="bits per second from a device to the server")
-    neighbor_rate: float = Field(1e6, gt=0, description="bits per second from a device to each of its neighbours")
+    uplink_rate: float = Field(1e6, gt=0, description="bits per second from a client to the server")
+    neighbor_rate: float = Field(1e6, gt=0, description="bits per second from a client to each of its neighbours")
     bits_per_parameter: int = Field(32, ge=1, description="width of a model's parameter")
     bits_per_value: int = Field(8, ge=1, description="width of a pixel, or of a value of a series")
 
 
 def upload_seconds(config: DelayConfig, num_parameters: int) -> float:
-    """Until the server has every device's model."""
+    """Return the seconds until the server has every client's model."""
     return num_parameters * config.bits_per_parameter / config.uplink_rate
 
 
 def exchange_seconds(
     config: DelayConfig, points_per_link: Iterable[int], values_per_point: int, parameters_per_link: int = 0
 ) -> float:
-    """Until the busiest link has moved its points.
+    """Return the seconds until the busiest link has moved its points.
 
     Args:
         config: rates and widths.

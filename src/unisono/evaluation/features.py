@@ -1,4 +1,4 @@
-"""What a frozen network says of many samples: features of an encoder, clusters of an cluster_model."""
+"""Outputs of a frozen network for many samples: features of an encoder, clusters of a cluster model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def embed(
     batch_size: int = 512,
     on_batch: Callable[[int], None] | None = None,
 ) -> Tensor:
-    """The features of every sample in eval mode, float32 on the CPU, shape (num_samples, feature_dim).
+    """Return the features of every sample in eval mode, float32 on the CPU, shape (num_samples, feature_dim).
 
     Args:
         encoder: samples to features; moved to ``device``, its training flags are left as they were.
@@ -44,7 +44,7 @@ def embed(
 def assign(
     cluster_model: nn.Module, samples: Tensor, device: torch.device | str = "cpu", batch_size: int = 512
 ) -> tuple[Tensor, int]:
-    """The cluster of every sample, shape (num_samples,), and the number of clusters.
+    """Return the cluster of every sample, shape (num_samples,), and the number of clusters.
 
     Args:
         cluster_model: samples to cluster scores, shape (batch, num_clusters); the highest score wins.
@@ -58,7 +58,7 @@ def assign(
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside; every submodule's own training flag again afterwards."""
+    """Put a network into eval mode inside the block, and restore every submodule's own training flag afterwards."""
     training = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -33,7 +33,7 @@ def finetune(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
 ) -> float:
-    """The test accuracy of a copy of the encoder and a linear head after training on a part of the labels.
+    """Return the test accuracy of a copy of the encoder and a linear head after training on a part of the labels.
 
     Args:
         encoder: samples to features; not changed.
@@ -72,7 +72,7 @@ def finetune(
 
 
 def label_subset(labels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
-    """Sorted positions of a random part that has the same fraction of every class, and at least one sample of each.
+    """Return sorted positions of a random part that has the same fraction of every class, and at least one sample of each.
 
     Args:
         labels: shape (num_samples,).

@@ -16,7 +16,7 @@ CHUNK_ENTRIES = 2**22
 def knn_probe(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, k: int = 200, temperature: float = 0.1
 ) -> float:
-    """The test accuracy of a vote among the k nearest training samples, each with the weight exp(cosine / temperature).
+    """Return the test accuracy of a vote among the k nearest training samples, each with the weight exp(cosine / temperature).
 
     Args:
         train_x: features, shape (num_train, feature_dim).

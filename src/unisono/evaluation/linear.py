@@ -38,14 +38,14 @@ class LinearClassifier:
     classes: Tensor
 
     def accuracy(self, x: Tensor, y: Tensor) -> float:
-        """The share of right predictions; a label that is none of ``classes`` is never right."""
+        """Return the share of right predictions; a label that is none of ``classes`` is never right."""
         return (self.classes[(x @ self.weight + self.bias).argmax(dim=1)] == y).double().mean().item()
 
 
 def linear_probe(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, l2: float = 0.01, tolerance: float = 1e-4
 ) -> float:
-    """The test accuracy of logistic regression fitted to convergence on features standardised by the training split.
+    """Return the test accuracy of logistic regression fitted to convergence on features standardised by the training split.
 
     Args:
         train_x: features, shape (num_train, feature_dim).
@@ -63,7 +63,7 @@ def linear_probe(
 def fit_logistic_regression(
     x: Tensor, y: Tensor, l2: float = 0.01, tolerance: float = 1e-4, max_iterations: int = 1000
 ) -> LinearClassifier:
-    """The classifier that minimises mean cross-entropy + l2 / 2 |W|^2, by preconditioned L-BFGS.
+    """Return the classifier that minimises mean cross-entropy + l2 / 2 |W|^2, by preconditioned L-BFGS.
 
     With ``w = P v`` and ``P = (X'X / (n K) + l2 I)^(-1/2)``, the inverse root of the Hessian at ``w = 0`` but for the coupling
     between classes, L-BFGS needs 15 to 50 iterations where the plain variables need 40 to 300; the optimum is the same.
@@ -81,7 +81,7 @@ def fit_logistic_regression(
     classes, targets = torch.unique(y, return_inverse=True)
     num_samples, num_classes = len(x), len(classes)
     features, one_hot = x.float().numpy(), F.one_hot(targets, num_classes).float().numpy()
-    # One thread: the same bits on every machine, and no pool of threads woken some thousand times for a millisecond each.
+    # One thread: bit-identical on every machine, and no pool of threads woken some thousand times for a millisecond each.
     with threadpool_limits(1):
         eigenvalues, eigenvectors = np.linalg.eigh(features.T @ features / np.float32(num_samples))
         scale = 1 / np.sqrt(np.maximum(eigenvalues, 0) / num_classes + l2, dtype=np.float32)
@@ -119,7 +119,7 @@ def linear_probe_sgd(
     learning_rate: float = 0.1,
     start: LinearClassifier | None = None,
 ) -> float:
-    """The test accuracy of a linear layer trained by SGD on the features as they are.
+    """Return the test accuracy of a linear layer trained by SGD on the features as they are.
 
     To carry the layer from one evaluation to the next, call ``fit_linear_sgd`` and ``accuracy`` instead.
 
@@ -147,7 +147,7 @@ def fit_linear_sgd(
     learning_rate: float = 0.1,
     start: LinearClassifier | None = None,
 ) -> LinearClassifier:
-    """A linear layer after so many steps of SGD with Nesterov momentum on the cross-entropy.
+    """Return a linear layer after so many steps of SGD with Nesterov momentum on the cross-entropy.
 
     Args:
         x: features, shape (num_samples, feature_dim).
@@ -177,6 +177,6 @@ def fit_linear_sgd(
 
 
 def _batches(num_samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Positions, reshuffled after every pass, without end."""
+    """Yield positions, reshuffled after every pass, without end."""
     while True:
         yield from torch.randperm(num_samples, generator=generator).split(batch_size)

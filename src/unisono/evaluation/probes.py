@@ -1,4 +1,4 @@
-"""The probes of a run: on what samples, and the numbers they give.
+"""Probes of a run: the samples they use, and the numbers they give.
 
 Every probe looks at all test samples and at the state it is given, never at the best of several. Subsets and views are drawn
 from the run's seed alone, so that two rounds, or two runs of one seed, differ by their encoders and nothing else.
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unisono.core.client_data import as_float
 from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.evaluation.alignment import align, stability, uniformity
 from unisono.evaluation.clusters import ari, cluster_balance, clustering_accuracy, nmi, silhouette
 from unisono.evaluation.config import NEED_LABELS, EvaluationConfig, ProbeName, check_probes, chosen_probes
 from unisono.evaluation.features import assign, embed
@@ -23,7 +24,6 @@ from unisono.evaluation.finetune import finetune
 from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.knn import knn_probe
 from unisono.evaluation.linear import LinearClassifier, fit_linear_sgd, linear_probe
-from unisono.evaluation.unsupervised import align, stability, uniformity
 
 Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -32,7 +32,7 @@ FRACTIONS: dict[ProbeName, float] = {"finetune-1": 0.01, "finetune-10": 0.1}
 
 @dataclass(frozen=True)
 class ProbeData:
-    """What probes look at.
+    """Samples and labels that probes use.
 
     Args:
         train_samples: the federation's samples, as for ``embed``.
@@ -48,7 +48,7 @@ class ProbeData:
 
     @property
     def has_labels(self) -> bool:
-        """Whether both splits have labels that may be seen, which probes with labels need."""
+        """True if both splits have visible labels, which probes with labels need."""
         return self.train_labels is not None and self.test_labels is not None and bool((self.train_labels >= 0).any())
 
 
@@ -64,13 +64,13 @@ def run_probes(
     previous_cluster_model: nn.Module | None = None,
     layers: MutableMapping[str, LinearClassifier] | None = None,
 ) -> dict[str, float]:
-    """The probes' numbers by name; accuracies are in [0, 1].
+    """Return the probes' numbers by name; accuracies are in [0, 1].
 
     ``linear``, ``linear-sgd``, ``knn``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``: ``cluster-balance``
     and ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test samples (on the
     training samples where there is no test split), and ``stability`` if the clusters of the round before are given; where
     a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with test labels also ``kmeans-accuracy``,
-    ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``unsupervised``: ``align``,
+    ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``alignment``: ``align``,
     ``uniformity`` and ``score``, means over clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with
     an augmentation of it, and Unif looks at plain samples.
 
@@ -96,7 +96,7 @@ def run_probes(
     )
     probes = chosen_probes(config, data.has_labels, cluster_model is not None)
     seeded = Context(ctx.seed)
-    client_rows = _client_rows(config, data, client_indices, seeded) if "unsupervised" in probes else []
+    client_rows = _client_rows(config, data, client_indices, seeded) if "alignment" in probes else []
     label_rows = torch.empty(0, dtype=torch.long)
     if train_labels is not None and set(probes) & set(NEED_LABELS):
         visible = (train_labels >= 0).nonzero().flatten()
@@ -114,13 +114,13 @@ def run_probes(
         numbers |= _clusters(config, features, cluster_model, previous_cluster_model, test_labels, seeded)
     if "kmeans" in probes:
         numbers |= _kmeans(config, features, kmeans_rows, test_labels, seeded)
-    if "unsupervised" in probes and views is not None:
-        numbers |= _unsupervised(config, features, client_rows, views, seeded)
+    if "alignment" in probes and views is not None:
+        numbers |= _alignment(config, features, client_rows, views, seeded)
     return numbers
 
 
 def class_balanced(labels: Tensor, max_samples: int | None, generator: torch.Generator) -> Tensor:
-    """Sorted positions of at most max_samples samples, as near to the same number of each class as the classes allow.
+    """Return sorted positions of at most max_samples samples, as near to the same number of each class as the classes allow.
 
     Args:
         labels: shape (num_samples,).
@@ -177,7 +177,7 @@ def _with_labels(
     ctx: Context,
     layers: MutableMapping[str, LinearClassifier] | None,
 ) -> float:
-    """The test accuracy of one probe that learns from labels."""
+    """Return the test accuracy of one probe that learns from labels."""
     data, generator = features.data, ctx.rng(f"probe-{name}")
     if name in FRACTIONS:
         return finetune(
@@ -220,7 +220,7 @@ def _clusters(
     test_labels: Tensor | None,
     ctx: Context,
 ) -> dict[str, float]:
-    """What can be said about the clusters with the labels there are."""
+    """Return all scores of the clusters that the available labels allow."""
     has_test = len(features.data.test_samples) > 0
     samples = features.data.test_samples if has_test else features.data.train_samples
     clusters, num_clusters = assign(cluster_model, samples, features.device, config.batch_size)
@@ -241,7 +241,7 @@ def _clusters(
 def _kmeans(
     config: EvaluationConfig, features: _Features, rows: Tensor, test_labels: Tensor | None, ctx: Context
 ) -> dict[str, float]:
-    """The same of k-means on the features of the training samples."""
+    """Return the same of k-means on the features of the training samples."""
     has_test = len(features.data.test_samples) > 0
     labels = test_labels if has_test else None
     num_clusters = config.kmeans_clusters or len(_known(features.data).unique())
@@ -256,21 +256,21 @@ def _kmeans(
 
 
 def _known(data: ProbeData) -> Tensor:
-    """All labels that may be seen."""
+    """Return all labels that may be seen."""
     labels = torch.cat([part for part in (data.train_labels, data.test_labels) if part is not None])
     return labels[labels >= 0]
 
 
 def _kmeans_rows(config: EvaluationConfig, data: ProbeData, ctx: Context) -> Tensor:
-    """Sorted training rows to cluster, at most ``max_train_samples``, drawn without a look at labels."""
+    """Return sorted training rows to cluster, at most ``max_train_samples``, drawn without a look at labels."""
     order = torch.randperm(len(data.train_samples), generator=ctx.rng("probe-kmeans-rows"))
     return order[: config.max_train_samples].sort().values
 
 
-def _unsupervised(
+def _alignment(
     config: EvaluationConfig, features: _Features, client_rows: Sequence[Tensor], views: Views, ctx: Context
 ) -> dict[str, float]:
-    """Align, Unif and their weighted sum, means over clients."""
+    """Return Align, Unif and their weighted sum, means over clients."""
     generator = ctx.rng("probe-views")
     aligns, uniformities = [], []
     for rows in client_rows:
@@ -286,7 +286,7 @@ def _unsupervised(
 def _client_rows(
     config: EvaluationConfig, data: ProbeData, client_indices: Sequence[Tensor] | None, ctx: Context
 ) -> list[Tensor]:
-    """The training rows of each client that has any, at most ``max_client_samples`` of them."""
+    """Return the training rows of each client that has any, at most ``max_client_samples`` of them."""
     clients = [torch.arange(len(data.train_samples))] if client_indices is None else client_indices
     generator = ctx.rng("probe-clients")
     return [

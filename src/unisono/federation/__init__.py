@@ -1,1 +1,1 @@
-"""The round loop and what happens to updates on their way."""
+"""The round loop, and the processing of updates between clients and server."""

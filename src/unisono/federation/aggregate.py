@@ -1,7 +1,7 @@
-"""Updates of many clients become one Aggregate.
+"""Aggregation of the updates of many clients.
 
-Clients are dealt to a fixed number of lanes; each lane is summed in order of client id and the lanes are summed in order, so
-the result has the same bits for any number of workers, and memory does not grow with the number of clients.
+Clients are assigned to a fixed number of shards; each shard is summed in order of client id, and the shards are
+summed in order, so the result is bit-identical for any number of workers, and memory does not grow with the number of clients.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from unisono.core.errors import UserError
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Tensors, Update
 from unisono.federation.robust import coordinate_median, krum_selection, num_cut, trimmed_mean, weighted_mean
 
-NUM_LANES = 8
+NUM_SHARDS = 8
 
 
 class AggregationConfig(Section):
-    """How MEAN groups are reduced: the table ``[aggregation]``; ROWS are always means, for no two clients send the same row."""
+    """Reduction of MEAN groups: the table ``[aggregation]``; ROWS are always means, as no two clients send the same row."""
 
     rule: Literal["mean", "trimmed-mean", "median", "multi-krum"] = Field("mean", description="how updates are combined")
     weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the mean")
@@ -31,7 +31,7 @@ class AggregationConfig(Section):
     byzantine: int = Field(1, ge=0, description="number of hostile clients that is tolerated (multi-krum)")
 
     def check(self, cohort_size: int) -> None:
-        """Refuses a rule that cannot do what it promises with so few clients."""
+        """Refuse a rule that cannot do what it promises with so few clients."""
         if self.rule == "multi-krum" and cohort_size <= 2 * self.byzantine + 2:
             raise UserError(
                 f"aggregation.byzantine must be less than (clients per round - 2) / 2 for multi-krum, got {self.byzantine} "
@@ -44,29 +44,29 @@ class AggregationConfig(Section):
             )
 
 
-def deal_to_lanes(clients: Mapping[int, int], num_lanes: int = NUM_LANES) -> list[list[int]]:
-    """Clients dealt so that lanes hold about equally many samples, each lane in order of client id.
+def assign_shards(clients: Mapping[int, int], num_shards: int = NUM_SHARDS) -> list[list[int]]:
+    """Assign clients to shards of about equally many samples, each shard in order of client id.
 
     Args:
         clients: client id to number of samples.
-        num_lanes: at most this many lanes.
+        num_shards: at most this many shards.
     """
-    lanes: list[list[int]] = [[] for _ in range(min(num_lanes, len(clients)))]
-    loads = [(0, lane) for lane in range(len(lanes))]
+    shards: list[list[int]] = [[] for _ in range(min(num_shards, len(clients)))]
+    loads = [(0, shard) for shard in range(len(shards))]
     for client_id in sorted(clients, key=lambda client: (-clients[client], client)):
-        load, lane = heapq.heappop(loads)
-        lanes[lane].append(client_id)
-        heapq.heappush(loads, (load + clients[client_id], lane))
-    return [sorted(lane) for lane in lanes]
+        load, shard = heapq.heappop(loads)
+        shards[shard].append(client_id)
+        heapq.heappush(loads, (load + clients[client_id], shard))
+    return [sorted(shard) for shard in shards]
 
 
-class Fold:
-    """Partial sums over clients; ``add`` takes an update, ``merge`` the next lane, ``finish`` gives the Aggregate.
+class Accumulator:
+    """Partial sums over clients; ``add`` takes an update, ``merge`` the next shard, ``finish`` gives the Aggregate.
 
-    Robust rules need every update, so for them the fold keeps the updates apart instead of summing.
+    Robust rules need every update, so for them the accumulator keeps the updates apart instead of summing.
 
     Args:
-        shares: the method's whitelist.
+        shares: the method's declared shares.
         config: rule and weighting.
     """
 
@@ -82,7 +82,7 @@ class Fold:
         self.metrics: dict[str, tuple[float, float]] = {}
 
     def add(self, update: Update) -> None:
-        """Adds one client; ValueError, and nothing is added, if its tensors do not fit those of the clients before."""
+        """Add one client; raise a ValueError, and add nothing, if its tensors do not fit those of the clients before."""
         weight = 1.0 if self._config.weighting == "uniform" else update.weight
         for group, tensors in update.payload.groups.items():
             if group in self.sums:
@@ -99,8 +99,8 @@ class Fold:
             total, total_weight = self.metrics.get(name, (0.0, 0.0))
             self.metrics[name] = (total + weight * value, total_weight + weight)
 
-    def merge(self, other: Fold) -> None:
-        """Adds the next lane."""
+    def merge(self, other: Accumulator) -> None:
+        """Add the next shard."""
         for group, tensors in other.sums.items():
             if group in self.sums:
                 _check_alike(group, self.sums[group], tensors)
@@ -119,7 +119,7 @@ class Fold:
             self.metrics[name] = (total + value, total_weight + weight)
 
     def finish(self, server: Mapping[str, Tensors] | None = None) -> Aggregate:
-        """Means, stacks and metrics of all clients added.
+        """Return means, stacks and metrics of all clients added.
 
         Args:
             server: the server's groups; those of ROWS are needed.
@@ -144,12 +144,12 @@ class Fold:
         return Aggregate(means, stacks, self.weight, self.num_clients, metrics)
 
     def attach(self, sums: Payload | None) -> None:
-        """Takes sums that travelled apart, such as views of shared memory."""
+        """Take sums that travelled apart, such as views of shared memory."""
         if sums is not None:
             self.sums = {group: dict(tensors) for group, tensors in sums.groups.items()}
 
     def detach(self) -> None:
-        """Copies the sums out of memory that others may overwrite."""
+        """Copy the sums out of memory that others may overwrite."""
         self.sums = {group: {name: tensor.clone() for name, tensor in sums.items()} for group, sums in self.sums.items()}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Fold:
         self.weights[group] += weight
 
     def _trusted_clients(self, apart: Mapping[str, Sequence[tuple[int, float, Tensors]]]) -> set[int]:
-        """The clients that multi-Krum keeps, judged by all MEAN groups they sent together."""
+        """Return the clients that multi-Krum keeps, judged by all MEAN groups they sent together."""
         whole: dict[int, dict[str, Tensor]] = {}
         for group, entries in apart.items():
             if self._shares[group].reduce is Reduce.MEAN:
@@ -202,7 +202,7 @@ class Fold:
 
 
 def _mean_of_rows(server: Tensors, entries: Sequence[tuple[int, float, Tensors]]) -> Tensors:
-    """The mean over clients that each changed their own row: server row + share of the weight * (sent row - server row)."""
+    """Return the mean over clients that each changed their own row: server row + share of weight * (sent row - server row)."""
     total = sum(weight for _, weight, _ in entries)
     means = {name: tensor.clone() for name, tensor in server.items()}
     for client_id, weight, rows in entries:
@@ -212,7 +212,7 @@ def _mean_of_rows(server: Tensors, entries: Sequence[tuple[int, float, Tensors]]
 
 
 def _check_alike(group: str, sums: Tensors, tensors: Tensors) -> None:
-    """ValueError unless names and shapes agree; torch would stretch a smaller tensor in silence."""
+    """Raise a ValueError unless names and shapes agree; torch would broadcast a smaller tensor in silence."""
     shapes, others = ({name: tuple(tensor.shape) for name, tensor in part.items()} for part in (sums, tensors))
     if shapes != others:
         name = min(name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name))

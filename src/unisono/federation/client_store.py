@@ -1,6 +1,6 @@
-"""Where the local state of clients lives between rounds: in memory, on disk beyond a limit.
+"""Local states of clients between rounds: in memory, on disk beyond a limit.
 
-States change in two steps, ``stage`` during a round and ``commit`` at its end, so a round that is tried again starts from the
+States change in two steps, ``stage`` during a round and ``commit`` at its end, so a round that is retried starts from the
 states it found.
 """
 
@@ -14,7 +14,7 @@ from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
 
 
-class ClientStore:
+class ClientStateStore:
     """Local payloads by client id; empty for a client that has none.
 
     Args:
@@ -33,7 +33,7 @@ class ClientStore:
         self._versions: dict[int, int] = {}
 
     def get(self, client_id: int) -> Payload:
-        """The client's state as of now, staged changes included."""
+        """Return the client's state as of now, staged changes included."""
         if client_id in self._staged:
             return self._staged[client_id]
         if client_id in self._memory:
@@ -43,12 +43,12 @@ class ClientStore:
         return Payload()
 
     def stage(self, client_id: int, state: Payload) -> None:
-        """Notes a new state, to be kept at ``commit``."""
+        """Stage a new state, to be kept at ``commit``."""
         if state.groups or state.scalars or client_id in self or client_id in self._staged:
             self._staged[client_id] = state
 
     def commit(self, round: int) -> None:
-        """Keeps all staged states; ``version`` tells the round of a client's last change."""
+        """Keep all staged states; ``version`` tells the round of a client's last change."""
         for client_id, state in self._staged.items():
             self._forget(client_id)
             self._memory[client_id] = state
@@ -59,15 +59,15 @@ class ClientStore:
             self._spill(next(iter(self._memory)))
 
     def rollback(self) -> None:
-        """Drops all staged states."""
+        """Drop all staged states."""
         self._staged.clear()
 
     def version(self, client_id: int) -> int:
-        """The round in which the state last changed."""
+        """Return the round in which the state last changed."""
         return self._versions[client_id]
 
     def restore(self, client_id: int, state: Payload, version: int) -> None:
-        """Puts back a state from a checkpoint."""
+        """Restore a state from a checkpoint."""
         self._staged[client_id] = state
         self.commit(version)
 
@@ -81,7 +81,7 @@ class ClientStore:
         return len(self._memory) + len(self._on_disk)
 
     def close(self) -> None:
-        """Removes what was spilled."""
+        """Remove what was spilled."""
         for client_id in self._on_disk:
             self._file(client_id).unlink(missing_ok=True)
         if self._temporary is not None:

@@ -1,4 +1,4 @@
-"""Who is asked in a round: availability, then a random cohort."""
+"""Choice of the clients of a round: availability, then a random cohort."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unisono.core.errors import UserError
 
 
 class CohortConfig(Section):
-    """How many clients a round asks, and which can be reached: the table ``[cohort]``."""
+    """Number of clients per round, and their availability: the table ``[cohort]``."""
 
     participation: float | None = Field(None, gt=0, le=1, description="share of the clients that a round asks")
     size: int | None = Field(None, ge=1, description="number of clients that a round asks; replaces participation")
@@ -26,7 +26,7 @@ class CohortConfig(Section):
     day_length: int = Field(24, ge=2, description="rounds per day (diurnal)")
 
     def expected_size(self, num_clients: int) -> int:
-        """How many clients a round asks; everyone where the config says nothing."""
+        """Return the number of clients that a round asks; all of them where the config says nothing."""
         if self.size is not None:
             if self.size > num_clients:
                 raise UserError(
@@ -39,7 +39,7 @@ class CohortConfig(Section):
 
 
 def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context, present: Sequence[int] | None = None) -> np.ndarray:
-    """Ids of the clients that can be reached in this round, ascending.
+    """Return ids of the clients that can be reached in this round, ascending.
 
     A diurnal client is reachable with probability ``rate + min(rate, 1 - rate) * sin``, in its own time zone.
 
@@ -67,7 +67,7 @@ def _simulated_presence(config: CohortConfig, num_clients: int, ctx: Context) ->
 def draw_cohort(
     config: CohortConfig, num_clients: int, ctx: Context, attempt: int = 0, present: Sequence[int] | None = None
 ) -> list[int]:
-    """Ids of the clients that this round asks, ascending; depends on (seed, round, attempt, present) alone."""
+    """Return ids of the clients that this round asks, ascending; depends on (seed, round, attempt, present) alone."""
     reachable = reachable_clients(config, num_clients, ctx, present)
     size = config.expected_size(num_clients)
     rng = ctx.numpy_rng(f"cohort {attempt}")

@@ -17,7 +17,7 @@ LEVELS = 127
 def compress(
     tensors: Mapping[str, Tensor], top_k: float | None, bits: int | None, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """The code of every tensor; first the largest entries are chosen, then they are quantised."""
+    """Return the code of every tensor; first the largest entries are chosen, then they are quantised."""
     coded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         values = tensor
@@ -33,13 +33,13 @@ def compress(
 
 
 def decompress(coded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that a code stands for, in order."""
+    """Return the tensors that a code stands for, in order."""
     names = dict.fromkeys(key.rpartition("#")[0] for key in coded)
     return {name: _decode({key.rpartition("#")[2]: coded[key] for key in _parts(coded, name)}) for name in names}
 
 
 def largest_entries(tensor: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Values and flat indices (int32, ascending) of the ``ceil(share * n)`` entries of largest magnitude."""
+    """Return values and flat indices (int32, ascending) of the ``ceil(share * n)`` entries of largest magnitude."""
     flat = tensor.flatten()
     num_kept = math.ceil(share * flat.numel() - 1e-9)  # 0.07 * 100 is 7.000000000000001
     indices = flat.abs().topk(max(num_kept, min(1, flat.numel()))).indices.sort().values
@@ -47,7 +47,7 @@ def largest_entries(tensor: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def quantize(values: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """int8 levels and the step between them; stochastic rounding, so the expectation is exact."""
+    """Return int8 levels and the step between them; stochastic rounding, so the expectation is exact."""
     largest = values.abs().max().float() if values.numel() else torch.tensor(0.0)
     step = (largest / LEVELS).clamp_min(torch.finfo(torch.float32).tiny)
     levels = torch.floor(values / step + torch.rand(values.shape, generator=generator))

@@ -1,4 +1,4 @@
-"""What happens to an update between client and server: clipping, compression, and noise for user-level privacy.
+"""Processing of an update between client and server: clipping, compression, and noise for user-level privacy.
 
 All of it acts on the difference between what a client shares and what it received. The client half (``encode``) clips and
 compresses, and remembers what compression lost (error feedback); the server half (``decode``) rebuilds the update, clips again
@@ -23,7 +23,7 @@ from unisono.core.context import Context
 from unisono.core.noise import NoiseSource
 from unisono.core.payload import Payload, Reduce, Share, Tensors, Update
 from unisono.federation.compress import compress, decompress
-from unisono.federation.whitelist import own_rows
+from unisono.federation.declared import own_rows
 
 RESIDUAL = "postprocess.residual"
 """The group of a client's local state that holds what compression lost so far."""
@@ -45,7 +45,7 @@ class PrivacyConfig(Section):
 
 
 class CompressionConfig(Section):
-    """Fewer bytes upwards: the table ``[compression]``."""
+    """Compression of updates: the table ``[compression]``."""
 
     bits: int | None = Field(None, ge=8, le=8, description="8: quantise the update to 8 bits with stochastic rounding")
     top_k: float | None = Field(None, gt=0, le=1, description="share of each tensor's entries that is sent")
@@ -53,17 +53,17 @@ class CompressionConfig(Section):
 
     @property
     def active(self) -> bool:
-        """Whether anything is compressed."""
+        """True if anything is compressed."""
         return self.bits is not None or self.top_k is not None
 
 
 class Postprocessor:
-    """Both halves of one mechanism; without clipping or compression an update passes as it is.
+    """Client half and server half of one mechanism; without clipping or compression an update passes unchanged.
 
     Args:
         privacy: clipping and noise.
         compression: quantisation and sparsification.
-        shares: the method's whitelist; MEAN and ROWS groups are touched, STACK groups pass.
+        shares: the method's declared shares; MEAN and ROWS groups are touched, STACK groups pass.
     """
 
     def __init__(self, privacy: PrivacyConfig, compression: CompressionConfig, shares: Mapping[str, Share]) -> None:
@@ -73,7 +73,7 @@ class Postprocessor:
         self.active = privacy.clip_norm is not None or compression.active
 
     def encode(self, update: Update, received: Payload, local: Payload, ctx: Context) -> tuple[Update, Payload]:
-        """The update as it leaves the client, and the client's new local state."""
+        """Return the update as it leaves the client, and the client's new local state."""
         if not self.active:
             return update, local
         reference = self.reference(received, update.client_id)
@@ -98,7 +98,7 @@ class Postprocessor:
         return replace(update, payload=self._join(update.payload, wire)), local
 
     def decode(self, update: Update, received: Payload) -> Update:
-        """The update as the server uses it: absolute values again."""
+        """Return the update as the server uses it: absolute values again."""
         if not self.active:
             return update
         wire = {name: tensor for name, tensor in update.payload.tensors() if self._is_reduced(name)}
@@ -153,7 +153,7 @@ class Postprocessor:
 
 
 def clip(tensors: Mapping[str, Tensor], norm: float | None) -> dict[str, Tensor]:
-    """The tensors scaled down so that their joint L2 norm is at most ``norm``."""
+    """Return the tensors scaled down so that their joint L2 norm is at most ``norm``."""
     if norm is None or not tensors:
         return dict(tensors)
     length = math.hypot(*(float(part) for part in torch._foreach_norm(list(tensors.values()))))

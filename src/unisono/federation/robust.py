@@ -16,24 +16,24 @@ from unisono.core.payload import Tensors
 
 
 def trimmed_mean(updates: Sequence[Tensors], trim: float) -> Tensors:
-    """Per coordinate, the mean without the ``floor(trim * n)`` smallest and largest values."""
+    """Return the mean per coordinate without the ``floor(trim * n)`` smallest and largest values."""
     cut = num_cut(trim, len(updates))
     return {name: _stack(updates, name).sort(dim=0).values[cut : len(updates) - cut].mean(dim=0) for name in updates[0]}
 
 
 def num_cut(trim: float, num_updates: int) -> int:
-    """How many values a trimmed mean cuts from each end."""
+    """Return the number of values that a trimmed mean cuts from each end."""
     return math.floor(trim * num_updates + 1e-9)  # 0.29 * 100 is 28.999999999999996
 
 
 def coordinate_median(updates: Sequence[Tensors]) -> Tensors:
-    """Per coordinate, the median; the mean of the middle two where the number of clients is even."""
+    """Return the median per coordinate; the mean of the middle two where the number of clients is even."""
     middle = [(len(updates) - 1) // 2, len(updates) // 2]
     return {name: _stack(updates, name).sort(dim=0).values[middle].mean(dim=0) for name in updates[0]}
 
 
 def weighted_mean(updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
-    """The weighted mean; where all weights are 0, the plain one."""
+    """Return the weighted mean; where all weights are 0, the plain one."""
     if not any(weights):
         weights = [1.0] * len(updates)
     total = sum(weights)
@@ -44,7 +44,7 @@ def weighted_mean(updates: Sequence[Tensors], weights: Sequence[float]) -> Tenso
 
 
 def krum_selection(updates: Sequence[Tensors], num_byzantine: int) -> list[int]:
-    """Indices of the n - f updates that lie closest to their n - f - 2 nearest neighbours, ascending: multi-Krum."""
+    """Return indices of the n - f updates that lie closest to their n - f - 2 nearest neighbours, ascending: multi-Krum."""
     flat = torch.stack([torch.cat([tensor.double().flatten() for tensor in update.values()]) for update in updates])
     distances = torch.cdist(flat, flat).square()
     num_clients = len(updates)

@@ -20,8 +20,8 @@ STATISTICS = ("running_mean", "running_var")
 _STEP_SIZES = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.001, "fedyogi": 0.01, "fedadagrad": 0.01}
 
 
-class ServerConfig(Section):
-    """How the server moves towards the clients' mean: the table ``[server]``."""
+class ServerOptimizerConfig(Section):
+    """Step of the server towards the clients' mean: the table ``[server]``."""
 
     optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = Field(
         "fedavg", description="server optimiser"
@@ -41,9 +41,9 @@ class ServerConfig(Section):
 
 
 def optimize(
-    config: ServerConfig, server: Mapping[str, Tensors], means: Mapping[str, Tensors], state: Payload
+    config: ServerOptimizerConfig, server: Mapping[str, Tensors], means: Mapping[str, Tensors], state: Payload
 ) -> tuple[dict[str, Tensors], Payload]:
-    """The server's next tensors for every mean group, and the optimiser's next state.
+    """Return the server's next tensors for every mean group, and the optimiser's next state.
 
     Groups that the server does not hold, tensor by tensor and shape by shape, are statistics of the round and pass through.
 
@@ -65,7 +65,7 @@ def optimize(
     return updated, Payload(new_state)
 
 
-def _optimize_group(config: ServerConfig, server: Tensors, mean: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+def _optimize_group(config: ServerOptimizerConfig, server: Tensors, mean: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
     names = [name for name in mean if mean[name].is_floating_point() and not name.endswith(STATISTICS)]
     if not names:
         return mean, state
@@ -102,7 +102,7 @@ class Yogi(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step: v <- v - (1 - beta2) g^2 sign(v - g^2); w <- w - lr m / (sqrt(v) + eps)."""
+        """Make one step: v <- v - (1 - beta2) g^2 sign(v - g^2); w <- w - lr m / (sqrt(v) + eps)."""
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:
@@ -116,7 +116,7 @@ class Yogi(torch.optim.Optimizer):
                 parameter.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt().add_(group["eps"]), value=-group["lr"])
 
 
-_OPTIMIZERS: dict[str, Callable[[ServerConfig, list[nn.Parameter]], torch.optim.Optimizer]] = {
+_OPTIMIZERS: dict[str, Callable[[ServerOptimizerConfig, list[nn.Parameter]], torch.optim.Optimizer]] = {
     "fedavg": lambda c, p: torch.optim.SGD(p, lr=c.step_size),
     "fedavgm": lambda c, p: torch.optim.SGD(p, lr=c.step_size, momentum=c.momentum),
     "fedadam": lambda c, p: torch.optim.Adam(p, lr=c.step_size, betas=(c.beta1, c.beta2), eps=c.epsilon),

@@ -20,7 +20,7 @@ Contrast = Literal["ntxent", "paper"]
 
 @in_full_precision
 def one_sided_contrast(u: Tensor, v: Tensor, temperature: float) -> Tensor:
-    """The contrast of Miao & Koyuncu, Eq. 1, with the rows of u as the only anchors; a scalar.
+    """Return the contrast of Miao & Koyuncu, Eq. 1, with the rows of u as the only anchors; a scalar.
 
     "L(u, v; tau) = 1/n sum_i -log exp(s(u_i, v_i)/tau) / sum_{j != i} [exp(s(u_i, u_j)/tau) + exp(s(u_i, v_j)/tau)]", s the
     cosine. The positive is no part of the denominator, so the loss may be negative.
@@ -41,7 +41,7 @@ def one_sided_contrast(u: Tensor, v: Tensor, temperature: float) -> Tensor:
 
 
 def instance_contrast(z_a: Tensor, z_b: Tensor, temperature: float, contrast: Contrast = "ntxent") -> Tensor:
-    """The contrast of samples: two views of a sample attract, the other samples repel; a scalar.
+    """Return the contrast of samples: two views of a sample attract, the other samples repel; a scalar.
 
     Args:
         z_a: projections of the first views, shape (batch, dim), batch >= 2.
@@ -53,7 +53,7 @@ def instance_contrast(z_a: Tensor, z_b: Tensor, temperature: float, contrast: Co
 
 
 def cluster_contrast(c_a: Tensor, c_b: Tensor, temperature: float, contrast: Contrast = "ntxent") -> Tensor:
-    """The contrast of clusters: a cluster is its column of assignments, which two views share and other clusters do not.
+    """Return the contrast of clusters: a cluster is its column of assignments, which two views share and other clusters do not.
 
     Args:
         c_a: soft assignments of the first views, shape (batch, num_clusters), num_clusters >= 2.
@@ -66,7 +66,7 @@ def cluster_contrast(c_a: Tensor, c_b: Tensor, temperature: float, contrast: Con
 
 @in_full_precision
 def assignment_entropy(c: Tensor) -> Tensor:
-    """The entropy of the mean assignment, from 0 (one cluster takes all) to log num_clusters; a scalar.
+    """Return the entropy of the mean assignment, from 0 (one cluster takes all) to log num_clusters; a scalar.
 
     Miao & Koyuncu, Eq. 3: "H(u) = -sum_i |u_i|_1 / |u|_1 log(|u_i|_1 / |u|_1)", u_i the columns. It is maximised; the plus sign
     before it in their Eq. 2 and 6 is a slip, for it would reward the collapse that the term is there to avoid.

@@ -14,7 +14,7 @@ from unisono.losses.precision import in_full_precision
 
 @in_full_precision
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float, negatives: Tensor | None = None) -> Tensor:
-    """The normalised temperature-scaled cross-entropy, both views as anchors; a scalar.
+    """Return the normalised temperature-scaled cross-entropy, both views as anchors; a scalar.
 
     SimCLR (Chen et al. 2020), Eq. 1: "l(i,j) = -log exp(sim(z_i, z_j)/tau) / sum_{k != i} exp(sim(z_i, z_k)/tau)", sim the
     cosine, averaged over the 2 x batch anchors; the sum runs over the other 2 x batch - 1 projections.
@@ -38,7 +38,7 @@ def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float, negatives: Tensor | No
 
 @in_full_precision
 def info_nce(z_1: Tensor, z_2: Tensor, temperature: float) -> Tensor:
-    """Minus the InfoNCE bound on the mutual information of two views; a scalar.
+    """Return minus the InfoNCE bound on the mutual information of two views; a scalar.
 
     A mutual information perspective on federated contrastive learning, Eq. 3: minus the mean over k of
     "log exp(f(z_1k, z_2k)) / (1/K sum_j exp(f(z_1j, z_2k)))", with f the cosine over the temperature. Never below -log K.
@@ -55,7 +55,7 @@ def info_nce(z_1: Tensor, z_2: Tensor, temperature: float) -> Tensor:
 
 @in_full_precision
 def spectral_contrastive(z_1: Tensor, z_2: Tensor, mu: float = 1.0) -> Tensor:
-    """The spectral contrastive loss of vectors clipped to norm sqrt(mu); a scalar.
+    """Return the spectral contrastive loss of vectors clipped to norm sqrt(mu); a scalar.
 
     HaoChen et al. (2021), as Orchestra writes it: "-2 E[s_f(x, mu)^T s_f(x~, mu)] + E[(s_f(x, mu)^T s_f(y, mu))^2]",
     where s_f scales a vector longer than sqrt(mu) down to that length. Within a batch the second mean runs over the pairs
@@ -77,7 +77,7 @@ def spectral_contrastive(z_1: Tensor, z_2: Tensor, mu: float = 1.0) -> Tensor:
 def triplet(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float, reduction: Literal["mean", "none"] = "mean"
 ) -> Tensor:
-    """The triplet loss; a scalar, or with ``reduction="none"`` one number per triplet.
+    """Return the triplet loss; a scalar, or with ``reduction="none"`` one number per triplet.
 
     CF-CL, Eq. 1: "max[0, |phi(d) - phi(d~)|^2 - |phi(d) - phi(d^)|^2 + m]", squared distances, averaged over triplets.
 

@@ -15,7 +15,7 @@ from unisono.losses.precision import in_full_precision
 
 
 def within_classes(loss: Callable[[Tensor], Tensor], labels: Tensor, min_samples: int) -> Tensor:
-    """The sum over classes of a loss among the samples of each class; a scalar, 0 where no class has enough of them.
+    """Return the sum over classes of a loss among the samples of each class; a scalar, 0 where no class has enough.
 
     Algorithm 2: "for label i in {0, ..., |Y| - 1} do: L_s += L_ul(z1_l[y_l == i], z2_l[y_l == i])". A contrastive loss of one
     sample is 0 whatever the networks say, so such classes are left out.
@@ -35,7 +35,7 @@ def within_classes(loss: Callable[[Tensor], Tensor], labels: Tensor, min_samples
 
 @in_full_precision
 def label_cross_entropy(logits_1: Tensor, logits_2: Tensor, labels: Tensor) -> Tensor:
-    """Minus the mean of log r(y | z_1) + log r(y | z_2) over the samples with a label; a scalar.
+    """Return minus the mean of log r(y | z_1) + log r(y | z_2) over the samples with a label; a scalar.
 
     Eq. 12: the label is predicted from either view.
 

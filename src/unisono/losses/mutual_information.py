@@ -22,7 +22,7 @@ from unisono.losses.precision import in_full_precision
 
 @in_full_precision
 def info_nce_bound(scores: Tensor) -> Tensor:
-    """The InfoNCE bound of a batch: mean over k of "log exp f(z_1k, z_2k) / (1/K sum_j exp f(z_1j, z_2k))"; a scalar.
+    """Return the InfoNCE bound of a batch: mean over k of "log exp f(z_1k, z_2k) / (1/K sum_j exp f(z_1j, z_2k))"; a scalar.
 
     Eq. 3, for any critic f. Its expectation stays below I(z_1; z_2), and it never exceeds log K.
 
@@ -34,7 +34,7 @@ def info_nce_bound(scores: Tensor) -> Tensor:
 
 
 def global_bound(local: Tensor, log_client_1: Tensor, log_client_2: Tensor, num_clients: int) -> Tensor:
-    """The bound of Eq. 6 on I(z_1; z_2), the sum of its terms; a scalar.
+    """Return the bound of Eq. 6 on I(z_1; z_2), the sum of its terms; a scalar.
 
     Clients count alike, p(s) = 1 / num_clients, as in the paper's Algorithm 1, so H(s) = log num_clients.
 

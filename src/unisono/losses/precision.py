@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 def in_full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The same loss with float16 and bfloat16 inputs raised to float32, and untouched by autocast; float64 stays."""
+    """Return the same loss with float16 and bfloat16 inputs raised to float32, and untouched by autocast; float64 stays."""
 
     @wraps(loss)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:

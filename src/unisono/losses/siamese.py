@@ -10,7 +10,7 @@ from unisono.losses.precision import in_full_precision
 
 @in_full_precision
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
-    """The mean of -cos(p, stop-gradient(z)); a scalar in [-1, 1].
+    """Return the mean of -cos(p, stop-gradient(z)); a scalar in [-1, 1].
 
     SimSiam (Chen & He 2021), Eq. 1 with the stop-gradient of Eq. 3: "D(p1, stopgrad(z2))".
 
@@ -22,7 +22,7 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
 
 
 def symmetric_negative_cosine(p_a: Tensor, p_b: Tensor, z_a: Tensor, z_b: Tensor) -> Tensor:
-    """Half of D(p_a, z_b) plus half of D(p_b, z_a); a scalar in [-1, 1].
+    """Return half of D(p_a, z_b) plus half of D(p_b, z_a); a scalar in [-1, 1].
 
     SimSiam, Eq. 4: "L = 1/2 D(p1, stopgrad(z2)) + 1/2 D(p2, stopgrad(z1))".
 
@@ -36,7 +36,7 @@ def symmetric_negative_cosine(p_a: Tensor, p_b: Tensor, z_a: Tensor, z_b: Tensor
 
 
 def byol_regression(p: Tensor, z: Tensor) -> Tensor:
-    """The mean of 2 - 2 cos(p, stop-gradient(z)), the squared distance of the normalised vectors; a scalar in [0, 4].
+    """Return the mean of 2 - 2 cos(p, stop-gradient(z)), the squared distance of the normalised vectors; a scalar in [0, 4].
 
     BYOL (Grill et al. 2020), Eq. 2.
 
@@ -48,7 +48,7 @@ def byol_regression(p: Tensor, z: Tensor) -> Tensor:
 
 
 def symmetric_byol_regression(p_a: Tensor, p_b: Tensor, z_a: Tensor, z_b: Tensor) -> Tensor:
-    """The sum of both directions; a scalar in [0, 8].
+    """Return the sum of both directions; a scalar in [0, 8].
 
     BYOL: "we symmetrize the loss by separately feeding v' to the online network and v to the target network", L + L~.
 

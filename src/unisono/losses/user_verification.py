@@ -1,4 +1,4 @@
-"""User verification: does a representation tell which client it comes from?"""
+"""User verification: a classifier of the client that a representation comes from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unisono.losses.precision import in_full_precision
 
 @in_full_precision
 def client_log_likelihood(z: Tensor, vectors: Tensor, own: Tensor, client_id: int, scale: float) -> Tensor:
-    """The log-likelihood log r(s | z) of a client s under a softmax over all clients, shape (batch,).
+    """Return the log-likelihood log r(s | z) of a client s under a softmax over all clients, shape (batch,).
 
     Its mean plus H(s) bounds I(z; s) from below. A mutual information perspective on federated contrastive learning, Lemma 2.1
     and "Optimizing the user-verification loss": one linear layer without bias, "both the inputs to the linear layer as well as

@@ -88,7 +88,7 @@ class CBAFed(LabelHead[CBAFedConfig]):
 
 
 def thresholds(shares: Tensor, base: float, highest: float) -> Tensor:
-    """T_c = p_c + base - std(p), at most ``highest``, shape (num_classes,).
+    """Return T_c = p_c + base - std(p), at most ``highest``, shape (num_classes,).
 
     Args:
         shares: p, the share of each class in the last round's training data, shape (num_classes,).
@@ -100,7 +100,7 @@ def thresholds(shares: Tensor, base: float, highest: float) -> Tensor:
 
 
 def with_pseudo_labels(labels: Tensor, logits: Tensor, limits: Tensor) -> Tensor:
-    """The labels, and where they are hidden the most likely class if its probability exceeds the class's limit, else -1.
+    """Return the labels; where hidden, the most likely class if its probability exceeds the class's limit, else -1.
 
     Args:
         labels: shape (num_samples,), -1 where hidden.

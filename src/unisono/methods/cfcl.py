@@ -1,7 +1,7 @@
-"""CF-CL: cooperative federated contrastive learning, with points exchanged between neighbouring devices.
+"""CF-CL: cooperative federated contrastive learning, with points exchanged between neighbouring clients.
 
 Wagle et al., "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange" (CF-CL). The exchange is that of
-``exchange.py``; here is what devices learn from their points: the paper's triplet loss, or SimCLR's NT-Xent in its place.
+``exchange.py``; here is what clients learn from their points: the paper's triplet loss, or SimCLR's NT-Xent in its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unisono.core.method import register
 from unisono.losses.contrastive import nt_xent, triplet
-from unisono.methods.exchange import Exchange, ExchangeConfig
+from unisono.methods.exchange import DataExchange, ExchangeConfig
 from unisono.methods.local_training import Batch, LossTerms
 from unisono.models.heads import mlp
 
@@ -23,15 +23,15 @@ from unisono.models.heads import mlp
 class CFCLConfig(ExchangeConfig):
     """Options of CF-CL."""
 
-    loss: Literal["triplet", "simclr"] = Field("triplet", description="what devices minimise")
+    loss: Literal["triplet", "simclr"] = Field("triplet", description="what clients minimise")
     normalize: bool = Field(True, description="triplet: embeddings of unit length; simclr always compares such")
     temperature: float = Field(0.1, gt=0, description="simclr: divides the cosine similarities")
     projection_dim: int = Field(128, ge=1, description="simclr: width of the projector and of its output")
 
 
 @register("cfcl")
-class CFCL(Exchange[CFCLConfig]):
-    """Devices send the points that matter most to their neighbours, and learn on these and their own."""
+class CFCL(DataExchange[CFCLConfig]):
+    """Clients send the points that matter most to their neighbours, and learn on these and their own."""
 
     Config = CFCLConfig
     defaults = {
@@ -64,7 +64,7 @@ class CFCL(Exchange[CFCLConfig]):
         return nets
 
     def represent(self, nets: nn.ModuleDict, x: Tensor) -> Tensor:
-        """The space of the loss: the encoder's features, or for SimCLR their projections of unit length."""
+        """Return the space of the loss: the encoder's features, or for SimCLR their projections of unit length."""
         if self.config.loss == "simclr":
             return F.normalize(nets["projector"](nets["encoder"](x)), dim=1)
         z: Tensor = nets["encoder"](x)

@@ -1,4 +1,4 @@
-"""What methods with an instance head and a cluster head share: options, heads, losses, and the watch for collapse."""
+"""Options, heads, losses and the collapse warning of methods with an instance head and a cluster head."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ClusterHeadsConfig(Section):
 
 
 def wanted_clusters(num_clusters: int | None, info: RunInfo) -> int:
-    """The number that the config asks for, or that of the data's classes; a UserError where there is neither."""
+    """Return the number that the config asks for, or that of the data's classes; raise a UserError where there is neither."""
     found = info.num_classes if num_clusters is None else num_clusters
     if found is None or found < 2:
         raise UserError("method.num_clusters is required, because the data has no labels to tell how many classes there are.")
@@ -50,7 +50,7 @@ def wanted_clusters(num_clusters: int | None, info: RunInfo) -> int:
 
 
 def head_at_centroids(centroids: Tensor, counts: Tensor, squared_distance: float) -> dict[str, Tensor]:
-    """The state of a cluster head whose scores are largest for the nearest centroid.
+    """Return the state of a cluster head whose scores are largest for the nearest centroid.
 
     The first layer adds a constant that keeps features within four standard deviations of their mean above the ReLU's kink,
     so the head is linear there, and the scores are those of round Gaussians, -|h - c|^2 / (2 s), up to a constant. With s the
@@ -76,7 +76,7 @@ def head_at_centroids(centroids: Tensor, counts: Tensor, squared_distance: float
 
 
 def instance_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
-    """The mean over pairs of the contrast of samples; a scalar.
+    """Return the mean over pairs of the contrast of samples; a scalar.
 
     Args:
         pairs: projections, each of shape (batch, instance_dim).
@@ -87,7 +87,7 @@ def instance_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
 
 
 def cluster_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
-    """The mean over pairs of the contrast of clusters; a scalar.
+    """Return the mean over pairs of the contrast of clusters; a scalar.
 
     Args:
         pairs: soft assignments, each of shape (batch, num_clusters).
@@ -98,7 +98,7 @@ def cluster_loss(pairs: Pairs, config: ClusterHeadsConfig) -> Tensor:
 
 
 def entropies(c_a: Tensor, c_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed entropies of two mean assignments, and their mean over the maximum, log num_clusters; scalars.
+    """Return the summed entropies of two mean assignments, and their mean over the maximum, log num_clusters; scalars.
 
     Args:
         c_a: soft assignments of the first views, shape (batch, num_clusters).

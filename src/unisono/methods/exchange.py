@@ -1,14 +1,14 @@
-"""Data exchange between neighbouring devices: a template for methods whose clients train on each other's points.
+"""Data exchange between neighbouring clients: a template for methods whose clients train on each other's points.
 
 Wagle et al., "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange" (CF-CL). A round of the
 federation is one pull interval T_p of ``training.local_steps`` steps:
 
-- "push", once: every device sends points that stand for its data, its reserve, to its neighbours.
-- "offer": every device draws points for each neighbour, by importance (7)-(12), and sends them (``selection.py``).
+- "push", once: every client sends points that stand for its data, its reserve, to its neighbours.
+- "offer": every client draws points for each neighbour, by importance (7)-(12), and sends them (``selection.py``).
 - "train": steps on the device's own points and those it received. The networks go to the server in rounds that end an
   aggregation interval T_a; until then they, and the optimiser's memory, stay in the client's local state.
 
-A device that was away when an interval began waits for the next.
+A client that was away when an interval began waits for the next.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
 from unisono.core.method import Phase
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
-from unisono.data.graph import DeviceGraph, GraphConfig, make_graph
-from unisono.data.mail import deliver, make_ledger, post
+from unisono.data.graph import ClientGraph, GraphConfig, make_graph
+from unisono.data.outbox import deliver, make_ledger, pack_messages
 from unisono.data.received import DataWithReceived, join_buffers, make_buffer
 from unisono.evaluation.delay import DelayConfig, exchange_seconds, upload_seconds
 from unisono.methods.local_training import LocalTraining
@@ -52,7 +52,7 @@ EMBED_BATCH = 256
 
 
 class ExchangeConfig(SelectionConfig):
-    """What is exchanged and when."""
+    """Amount and timing of the exchange."""
 
     buffer: Literal["last", "unlimited"] = Field("last", description="points of the last pull only, or of all pulls")
     aggregation_steps: int = Field(50, ge=1, description="T_a, steps between aggregations, a multiple of training.local_steps")
@@ -63,8 +63,8 @@ class ExchangeConfig(SelectionConfig):
 E = TypeVar("E", bound=ExchangeConfig, default=Any)
 
 
-class Exchange(LocalTraining[E]):
-    """Template: ``build_networks``, ``loss`` and ``represent`` make a method whose devices exchange points."""
+class DataExchange(LocalTraining[E]):
+    """Template: ``build_networks``, ``loss`` and ``represent`` make a method whose clients exchange points."""
 
     def setup(self) -> None:
         super().setup()
@@ -87,15 +87,15 @@ class Exchange(LocalTraining[E]):
 
     @abstractmethod
     def represent(self, nets: nn.ModuleDict, x: Tensor) -> Tensor:
-        """The embedding in which points are compared, shape (batch, dim).
+        """Return the embedding in which points are compared, shape (batch, dim).
 
         Args:
             nets: the networks.
             x: un-augmented or augmented samples, floats, shape (batch, *input_shape).
         """
 
-    def client_graph(self, seed: int) -> DeviceGraph:
-        """Who is whose neighbour in a run of this seed."""
+    def client_graph(self, seed: int) -> ClientGraph:
+        """Return the links between clients in a run of this seed."""
         return make_graph(self.info.section(GraphConfig), self.info.num_clients, seed)
 
     @property
@@ -143,11 +143,11 @@ class Exchange(LocalTraining[E]):
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         if ctx.phase == "push":
-            return server.with_groups(reserve=post(aggregate.stacks.get("reserve", [])))
+            return server.with_groups(reserve=pack_messages(aggregate.stacks.get("reserve", [])))
         if ctx.phase == "offer":
-            return self._posted(server, post(aggregate.stacks.get("offers", [])), ctx)
+            return self._posted(server, pack_messages(aggregate.stacks.get("offers", [])), ctx)
         seconds = upload_seconds(self.config.delay, _num_parameters(aggregate.means.values()))
-        networks = post(aggregate.stacks.get("local_networks", []))
+        networks = pack_messages(aggregate.stacks.get("local_networks", []))
         server = _only(server, (*self.shared_networks, "ledger")).with_groups(**aggregate.means)
         server = server.with_groups(networks=networks) if networks else server
         delay = float(server.scalars["delay_seconds"]) + seconds
@@ -160,7 +160,7 @@ class Exchange(LocalTraining[E]):
         return {name: float(value) for name, value in server.scalars.items()} | totals
 
     def _posted(self, server: Payload, offers: Tensors, ctx: Context) -> Payload:
-        """The server with the round's offers, what they move over each link, and how long that takes."""
+        """Return the server with the round's offers, what they move over each link, and how long that takes."""
         reserve, config = server.groups.get("reserve", {}), self.config.delay
         point = next(
             (points[0] for name, points in offers.items() if parse(name).name == "points" and len(points)), torch.empty(0)
@@ -197,11 +197,11 @@ class Exchange(LocalTraining[E]):
         return ctx.phase == self._sync_phase and ctx.round % self._interval == 0
 
     def _ends_interval(self, round: int) -> bool:
-        """The run ends with an aggregation, however long its last interval is."""
+        """Return whether a round ends an interval; the run ends with one, however long its last interval is."""
         return (round + 1) % self._interval == 0 or round + 1 == self.info.num_rounds
 
     def _synchronized(self, received: Payload, local: Payload, ctx: Context) -> Payload:
-        """The client's state at the start of an interval: the global networks, and what it got from its neighbours."""
+        """Return the client's state at the start of an interval: the global networks, and what it got from its neighbours."""
         networks = {name: received.groups[name] for name in self.shared_networks}
         local = _only(local, ("reserves", "buffer", *([] if self.config.restart_optimizer else ["optimizer"])))
         if self.training.proximal_weight:
@@ -233,13 +233,13 @@ class Exchange(LocalTraining[E]):
         return Update(ctx.client_id, float(len(data)), Payload({"offers": offers})), local
 
     def _embed_pair(self, nets: nn.ModuleDict, networks: Payload, reserve: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Embeddings of reserve points and of views of them."""
+        """Return embeddings of reserve points and of views of them."""
         views = self.views.first(as_float(reserve.to(ctx.device)), ctx.rng("views", ctx.device))
         return self._embed(nets, networks, reserve, ctx), self._embed(nets, networks, views, ctx)
 
     @torch.no_grad()
     def _embed(self, nets: nn.ModuleDict, networks: Payload, samples: Tensor, ctx: Context) -> Tensor:
-        """Embeddings of samples through these networks, on the CPU."""
+        """Return embeddings of samples through these networks, on the CPU."""
         for name in self.shared_networks:
             load_state(nets[name], networks.groups[name])
         nets.eval()
@@ -287,7 +287,7 @@ class Exchange(LocalTraining[E]):
         return Update(ctx.client_id, float(len(joined)), Payload(shared), metrics), local
 
     def _with_buffer(self, received: Payload, local: Payload, data: ClientData) -> Payload:
-        """The client's state with the points of this pull; those of earlier pulls go unless the buffer is unlimited."""
+        """Return the client's state with the points of this pull; those of earlier pulls go unless the buffer is unlimited."""
         if self.config.selection == "none":
             return local
         buffer = make_buffer(by_sender(received.groups.get("offers", {})), data.samples)
@@ -297,7 +297,7 @@ class Exchange(LocalTraining[E]):
 
 
 def _only(payload: Payload, names: Sequence[str]) -> Payload:
-    """The payload with these groups alone; scalars stay."""
+    """Return the payload with these groups alone; scalars stay."""
     return Payload({name: payload.groups[name] for name in names if name in payload.groups}, payload.scalars)
 
 
@@ -306,5 +306,5 @@ def _num_parameters(groups: Iterable[Tensors]) -> int:
 
 
 def _by_parameter(networks: Mapping[str, Tensors]) -> dict[str, Tensor]:
-    """The tensors of all networks under the names that their parameters have in a ModuleDict."""
+    """Return the tensors of all networks under the names that their parameters have in a ModuleDict."""
     return {f"{net}.{name}": tensor for net, tensors in networks.items() for name, tensor in tensors.items()}

@@ -20,8 +20,8 @@ from unisono.core.method import register
 from unisono.core.payload import Payload, Update
 from unisono.losses.contrastive import info_nce, nt_xent
 from unisono.losses.siamese import negative_cosine
+from unisono.methods.before_training import embed_before_training
 from unisono.methods.local_training import Batch, LocalTraining, LossTerms
-from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
 
 
@@ -53,7 +53,9 @@ class FeatARC(LocalTraining[FeatARCConfig]):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        anchors = at_round_start(nets, self.shared_networks, received, data, lambda x: nets["projector"](nets["encoder"](x)))
+        anchors = embed_before_training(
+            nets, self.shared_networks, received, data, lambda x: nets["projector"](nets["encoder"](x))
+        )
         return self.train(nets, received, local, data, ctx, lambda batch, rng: self._loss(nets, batch, rng, anchors)), local
 
     def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, anchors: Tensor) -> LossTerms:
@@ -67,7 +69,7 @@ class FeatARC(LocalTraining[FeatARCConfig]):
 
     @staticmethod
     def alignment(z_1: Tensor, z_2: Tensor, anchors: Tensor) -> Tensor:
-        """Minus the mean inner product of a view's representation with the global model's, all of unit length; in [-1, 1].
+        """Return minus the mean inner product of a view's representation with the global model's, of unit length; in [-1, 1].
 
         Args:
             z_1: projections of the first views, shape (batch, dim).

@@ -115,7 +115,7 @@ class FedCA(LocalTraining[FedCAConfig]):
         return server.with_groups(dictionary={"z": torch.cat(received)}) if received else server
 
     def _represent(self, nets: nn.ModuleDict, data: ClientData, positions: Tensor) -> Tensor:
-        """Unit-norm projections of these samples in eval mode, on the CPU, shape (len(positions), projection_dim)."""
+        """Return unit-norm projections of these samples in eval mode, on the CPU, shape (len(positions), projection_dim)."""
         nets.eval()
         with torch.no_grad():
             parts = [nets["projector"](nets["encoder"](data.batch(part))) for part in positions.split(self.training.batch_size)]

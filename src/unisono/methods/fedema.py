@@ -47,7 +47,7 @@ class FedEMA(MomentumTarget[FedEMAConfig]):
         return Start(mixed, {"divergence": divergence, "own_weight": own_weight}, scalars)
 
     def _scale(self, local: Payload, divergence: float) -> float:
-        """Lambda: that of the config, the one this client has found before, or tau over its first divergence."""
+        """Return lambda: that of the config, the one this client has found before, or tau over its first divergence."""
         if self.config.divergence_scale is not None:
             return self.config.divergence_scale
         known = local.scalars.get("scale")

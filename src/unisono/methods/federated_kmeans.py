@@ -135,14 +135,14 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
         return NearestMean(self.encoder(server), centroids, variance).eval()
 
     def _seeds(self, points: Tensor, ctx: Context) -> Payload:
-        """The client's own centroids and counts; of clusters of at least ``min_cluster_size`` samples."""
+        """Return the client's own centroids and counts; of clusters of at least ``min_cluster_size`` samples."""
         found = own_clusters(points, self.num_clusters, self.config.min_cluster_size, ctx.rng("seeds"))
         if found is None:
             return Payload()
         return Payload({"seeds": {"centroids": found.sums / found.counts[:, None], "counts": found.counts}})
 
     def _merge(self, seeds: Sequence[Tensors], ctx: Context) -> Tensor:
-        """The first global centroids: clusters of those of all clients, each the mean of the samples behind it."""
+        """Return the first global centroids: clusters of those of all clients, each the mean of the samples behind it."""
         centroids = torch.cat([tensors["centroids"] for tensors in seeds])
         counts = torch.cat([tensors["counts"] for tensors in seeds])
         return merge_clusters(centroids, counts, self.num_clusters, ctx.rng("seeds"))
@@ -160,12 +160,12 @@ class NearestMean(nn.Module):
         self.variance = max(variance, torch.finfo(torch.float32).eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores, shape (batch, num_clusters)."""
+        """Return scores, shape (batch, num_clusters)."""
         return -torch.cdist(self.encoder(x), self.centroids).square() / (2 * self.variance)
 
 
 def _features(encoder: nn.Module, data: ClientData) -> Tensor:
-    """Features of all of a client's samples, on the CPU, shape (len(data), feature_dim)."""
+    """Return features of all of a client's samples, on the CPU, shape (len(data), feature_dim)."""
     with torch.no_grad():
         parts = [encoder(data.batch(positions)).float().cpu() for positions in torch.arange(len(data)).split(BATCH)]
     return torch.cat(parts)

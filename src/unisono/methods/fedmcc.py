@@ -24,6 +24,7 @@ from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Phase, register
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
+from unisono.methods.before_training import embed_before_training
 from unisono.methods.cluster_heads import (
     ENTROPY,
     ClusterHeads,
@@ -34,7 +35,6 @@ from unisono.methods.cluster_heads import (
     instance_loss,
 )
 from unisono.methods.local_training import Batch, LossTerms, NetworkRoles
-from unisono.methods.round_start import at_round_start
 from unisono.models.nets import add_targets
 
 REPRESENT, SEED, CLUSTER = "represent", "seed", "cluster"
@@ -130,7 +130,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
         return {"loss": instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)}
 
     def loss_of_clusters(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        """The terms of a batch in stage 2."""
+        """Return the terms of a batch in stage 2."""
         with torch.no_grad():
             h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
             target_c_a, target_c_b = nets["target_cluster_head"](h).softmax(dim=1).chunk(2)
@@ -170,8 +170,8 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
         return (*names, *(f"target_{name}" for name in names)) if self.config.aggregate_target else names
 
     def _seeds(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> Update:
-        """Centroids and counts of the client's own clusters of features."""
-        points = at_round_start(nets, ("encoder",), received, data, nets["encoder"]).cpu()
+        """Return centroids and counts of the client's own clusters of features."""
+        points = embed_before_training(nets, ("encoder",), received, data, nets["encoder"]).cpu()
         found = own_clusters(points, self.num_clusters, self.config.min_cluster_size, ctx.rng("seeds"))
         if found is None:
             return Update(ctx.client_id, float(len(data)), Payload())
@@ -181,7 +181,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
         return Update(ctx.client_id, float(len(data)), Payload({"seeds": sent}))
 
     def _start_clusters(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
-        """The head that assigns to the nearest of the merged centroids; the random one where there are too few of them."""
+        """Return the server with a head that assigns to the nearest merged centroid, or the random head if they are too few."""
         seeds = [tensors for _, tensors in aggregate.stacks.get("seeds", [])]
         if not seeds:
             return server.with_scalars(num_seeded=0)
@@ -198,7 +198,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
         return server.with_groups(**dict.fromkeys(self._shared(CLUSTER), head)).with_scalars(num_seeded=len(centroids))
 
     def _watch_loss(self, server: Payload, loss: float | None) -> Payload:
-        """Counts the rounds since the loss last fell by more than the tolerance."""
+        """Count the rounds since the loss last fell by more than the tolerance."""
         best = server.scalars.get("best_loss")
         if loss is None or not isinstance(best, float):
             return server.with_scalars(stale_rounds=0, **({} if loss is None else {"best_loss": loss}))

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
 from unisono.core.payload import Payload
+from unisono.methods.before_training import embed_before_training
 from unisono.methods.local_training import Batch
-from unisono.methods.round_start import at_round_start
 from unisono.methods.user_verification import U, UserVerified
 
 
@@ -26,7 +26,9 @@ class LabelHead(UserVerified[U]):
 
     def received_logits(self, nets: nn.ModuleDict, received: Payload, data: ClientData) -> Tensor:
         """Return the received model's class scores of all samples, shape (len(data), num_classes); (0,) without samples."""
-        return at_round_start(nets, self.shared_networks, received, data, lambda x: nets["label_head"](nets["encoder"](x)))
+        return embed_before_training(
+            nets, self.shared_networks, received, data, lambda x: nets["label_head"](nets["encoder"](x))
+        )
 
     def view_logits(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return the features of two views, shape (2 x batch, feature_dim), and the class scores of each view."""

@@ -32,7 +32,7 @@ __all__ = ["Batch", "LocalTraining", "Loss", "LossTerms", "NetworkRoles", "Start
 
 @dataclass(frozen=True)
 class NetworkRoles:
-    """What happens to each network of a method in a phase; a network may be shared and have another role beside it.
+    """Role of each network of a method in a phase; a network may be shared and have another role beside it.
 
     Args:
         shared: received, trained, and averaged by the server.

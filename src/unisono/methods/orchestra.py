@@ -35,8 +35,8 @@ from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Ten
 from unisono.data.views import rotate_quarter_turns
 from unisono.evaluation.clusters import clustering_accuracy
 from unisono.evaluation.features import embed
+from unisono.methods.before_training import embed_before_training
 from unisono.methods.local_training import Batch, LocalTraining, LossTerms
-from unisono.methods.round_start import at_round_start
 from unisono.models.heads import mlp
 from unisono.models.nets import add_targets, load_state
 from unisono.models.norms import Norm
@@ -197,7 +197,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         return (f"{number} global clusters instead of {wanted}: no more centroids arrived",)
 
     def cluster_consistency(self, server: Payload, clients: Sequence[Tensor], ctx: Context) -> float:
-        """The fraction c of Proposition 3.3: samples whose global cluster is that of a clustering of all representations.
+        """Return the fraction c of Proposition 3.3: samples that keep their cluster in a clustering of all representations.
 
         Clusters are matched one to one. The clustering in one place is the closest to its centroids of three: one that starts
         from the global centroids, so that c does not fall by a mere change of start, and two that start anew, so that it does
@@ -213,13 +213,13 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         parts = [
             samples[torch.randperm(len(samples), generator=rng)[: config.memory_size]] for samples in clients if len(samples)
         ]
-        owners = [F.normalize(embed(net, part, ctx.device), dim=1) for part in parts]
+        points_of_clients = [F.normalize(embed(net, part, ctx.device), dim=1) for part in parts]
         clusters, present = two_level_clustering(
-            owners, config.num_local_clusters, config.min_cluster_size, config.num_global_clusters, rng
+            points_of_clients, config.num_local_clusters, config.min_cluster_size, config.num_global_clusters, rng
         )
         if len(present) == 0:
             return 1.0
-        points = torch.cat([owners[position] for position in present.tolist()])
+        points = torch.cat([points_of_clients[position] for position in present.tolist()])
         starts = (clusters.centroids, None, None)
         found = [equal_size_clustering(points, len(clusters.centroids), rng, start) for start in starts]
         ideal = max(found, key=lambda each: float((points * each.centroids[each.assignment]).sum()))
@@ -276,7 +276,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
                     memory.add(positions, self._represent(nets, data.batch(positions), target=True))
 
     def _release(self, memory: _Memory, ctx: Context) -> tuple[dict[str, Tensors], dict[str, float]]:
-        """What a client sends: fewer centroids when it has few samples, none when it has fewer than ``min_cluster_size``."""
+        """Return what a client sends: fewer centroids when it has few samples, none below ``min_cluster_size``."""
         points = memory.points()
         if self.config.share == "representations":
             return ({"representations": {"points": points}} if len(points) else {}), {}
@@ -288,9 +288,11 @@ class Orchestra(LocalTraining[OrchestraConfig]):
         return {"local_centroids": {"centroids": clusters.centroids}}, {SMALLEST_CLUSTER: smallest}
 
     def _private_centroids(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> dict[str, Tensors]:
-        """Noisy centroids of all of the client's samples as the received target sees them, each by itself."""
+        """Return noisy centroids of all of the client's samples as the received target sees them, each by itself."""
         config, width = self.config, self.config.projection_dim
-        points = at_round_start(nets, self.shared_networks, received, data, lambda x: self._represent(nets, x, target=True))
+        points = embed_before_training(
+            nets, self.shared_networks, received, data, lambda x: self._represent(nets, x, target=True)
+        )
         source = SeededNoise(ctx.rng("noise")) if config.noise_source == "seed" else SystemNoise()
         projection = None
         if config.sketch_dim is not None and config.sketch_dim < width:
@@ -327,7 +329,7 @@ class NearestCentroid(nn.Module):
         self.temperature = temperature
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores, shape (batch, num_clusters)."""
+        """Return scores, shape (batch, num_clusters)."""
         return F.normalize(self.projector(self.encoder(x)), dim=1) @ self.centroids.T / self.temperature
 
 

@@ -13,7 +13,7 @@ from unisono.models.nets import weight_divergence
 
 
 def start_with_own_predictor(received: Payload, local: Payload, threshold: float) -> Start:
-    """Return the networks that a client starts from, with ``divergence`` and ``own_predictor`` among the metrics.
+    """Return the networks that a client starts from, with ``divergence`` and ``personal_predictor`` among the metrics.
 
     Args:
         received: the global networks, ``encoder`` and ``predictor`` among them.
@@ -25,4 +25,4 @@ def start_with_own_predictor(received: Payload, local: Payload, threshold: float
     divergence = weight_divergence(received.groups["encoder"], local.groups["encoder"])
     own = divergence >= threshold
     start = received.with_groups(predictor=local.groups["predictor"]) if own else received
-    return Start(start, {"divergence": divergence, "own_predictor": float(own)})
+    return Start(start, {"divergence": divergence, "personal_predictor": float(own)})

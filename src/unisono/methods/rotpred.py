@@ -27,7 +27,7 @@ class RotPredConfig(Section):
 
 @register("rotpred")
 class RotPred(LocalTraining[RotPredConfig]):
-    """Which multiple of 90 degrees was a view rotated by?"""
+    """Classifier of the multiple of 90 degrees by which a view was rotated."""
 
     Config = RotPredConfig
     shared_networks = ("encoder", "projector", "rotation_head")

@@ -1,4 +1,4 @@
-"""What a device sends to its neighbours: the reserve it pushes (6), and the points it draws for each of them (7)-(12).
+"""Selection of points for neighbours: the reserve that a client pushes (6), and the points it draws for each of them (7)-(12).
 
 Wagle et al., "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange" (CF-CL), section III-B. The
 formulas are in ``clustering/importance.py``; here they meet a device's data. The clusters and losses behind a draw are worked
@@ -29,13 +29,13 @@ EmbedPair = Callable[[Payload, Tensor], tuple[Tensor, Tensor]]
 
 
 class SelectionConfig(Section):
-    """Which points are exchanged; the defaults are the paper's where it names one."""
+    """Choice of the points to exchange; the defaults are the paper's where it names one."""
 
     selection: Literal["importance", "uniform", "none"] = Field(
         "importance", description="how points for a neighbour are drawn; none exchanges nothing, which is FedAvg"
     )
-    points_per_pull: int = Field(300, ge=1, description="n, points that a device pulls from each neighbour in a round")
-    reserve: Literal["kmeans", "random"] = Field("kmeans", description="which points a device pushes at the start")
+    points_per_pull: int = Field(300, ge=1, description="n, points that a client pulls from each neighbour in a round")
+    reserve: Literal["kmeans", "random"] = Field("kmeans", description="which points a client pushes at the start")
     num_reserve: int = Field(500, ge=1, description="K_reserve, how many of them")
     num_candidates: int = Field(1000, ge=1, description="K_approx, own points that are looked at between two aggregations")
     num_clusters: int = Field(4, ge=1, description="clusters of candidates and reserve points")
@@ -49,12 +49,12 @@ class SelectionConfig(Section):
 
     @property
     def by_importance(self) -> bool:
-        """Whether devices need each other's reserves."""
+        """True if clients need each other's reserves."""
         return self.selection == "importance"
 
 
 def choose_reserve(config: SelectionConfig, data: ClientData, generator: torch.Generator) -> Tensor:
-    """Positions of the points that stand for a device's data, (6): the members of k-means clusters nearest to their means."""
+    """Return positions of the points that represent a client's data, (6): the members nearest to their k-means centroids."""
     num_points = min(config.num_reserve, len(data))
     if config.reserve == "random":
         return torch.randperm(len(data), generator=generator)[:num_points]
@@ -74,7 +74,7 @@ def look_at_candidates(
     """The ``positions`` of the candidates (7), and for each neighbour ``clusters``, ``macro`` (8) and ``losses`` (10).
 
     The candidates are embedded once, not once per neighbour. They are the device's own points: (7) draws from D_j^t, which
-    holds received points too, but then a point would travel on to devices that its owner has no link to.
+    holds received points too, but then a point would travel on to clients that its owner has no link to.
 
     Args:
         config: how many candidates and clusters.
@@ -98,14 +98,14 @@ def look_at_candidates(
 def receivers_losses(
     config: SelectionConfig, embed: Embed, embed_pair: EmbedPair, networks: Payload, reserve: Tensor, samples: Tensor
 ) -> Tensor:
-    """The losses (10) of candidates through the receiver's own networks, shape (num_candidates,)."""
+    """Return the losses (10) of candidates through the receiver's own networks, shape (num_candidates,)."""
     return mean_losses(*embed_pair(networks, reserve), embed(networks, samples), config.margin)
 
 
 def draw_for(
     config: SelectionConfig, table: Tensors, neighbor: int, losses: Tensor | None, progress: float, generator: torch.Generator
 ) -> Tensor:
-    """Positions of the points that go to a neighbour, drawn by (12); any candidates alike where its reserve is not known.
+    """Return positions of the points for a neighbour, drawn by (12); uniformly where its reserve is not known.
 
     Args:
         config: how many, and lambda.

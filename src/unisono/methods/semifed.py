@@ -69,7 +69,7 @@ class SemiFed(LabelHead[SemiFedConfig]):
 
 
 def pseudo_labels(logits: Tensor, threshold: float) -> Tensor:
-    """The most likely class of each sample where its probability exceeds the threshold, else -1, shape (batch,)."""
+    """Return the most likely class of each sample where its probability exceeds the threshold, else -1, shape (batch,)."""
     if len(logits) == 0:
         return torch.empty(0, dtype=torch.long, device=logits.device)
     confidence, classes = logits.softmax(dim=1).max(dim=1)
@@ -77,6 +77,6 @@ def pseudo_labels(logits: Tensor, threshold: float) -> Tensor:
 
 
 def consistency(logits_1: Tensor, logits_2: Tensor) -> Tensor:
-    """The mean of KL(p_1 || p_2), where no gradient flows through p_1; a scalar."""
+    """Return the mean of KL(p_1 || p_2), where no gradient flows through p_1; a scalar."""
     fixed = logits_1.detach().log_softmax(dim=1)
     return F.kl_div(logits_2.log_softmax(dim=1), fixed, reduction="batchmean", log_target=True)

@@ -24,7 +24,7 @@ Loss = Callable[["Batch", torch.Generator], Tensor | LossTerms]
 
 
 class TrainingConfig(Section):
-    """How a client trains: the table ``[training]``."""
+    """Local training of a client: the table ``[training]``."""
 
     local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
     local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
@@ -43,21 +43,21 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="number format of the forward pass")
     channels_last: bool = Field(False, description="memory format of images and convolutions")
     compile: bool = Field(False, description="torch.compile the networks")
-    reference_clients: int | None = Field(
+    epochs_tuned_for_clients: int | None = Field(
         None, ge=1, description="local_epochs is meant for this many clients, and grows linearly with their number"
     )
-    reference_participation: float | None = Field(
+    lr_tuned_for_participation: float | None = Field(
         None, gt=0, le=1, description="learning_rate is meant for this share of clients per round; grows with its square root"
     )
 
     @model_validator(mode="after")
     def _steps_do_not_scale(self) -> TrainingConfig:
-        if self.reference_clients is not None and self.local_steps is not None:
-            raise ValueError("reference_clients scales local_epochs, which local_steps replaces: remove one of the two")
+        if self.epochs_tuned_for_clients is not None and self.local_steps is not None:
+            raise ValueError("epochs_tuned_for_clients scales local_epochs, which local_steps replaces: remove one of the two")
         return self
 
     def scaled(self, num_clients: int | None, participation: float) -> TrainingConfig:
-        """The table as the clients of this federation follow it, by the rules of Orchestra's paper (C.4).
+        """Return the table as the clients of this federation follow it, by the rules of Orchestra's paper (C.4).
 
         "L_new = L K_new / K", to the nearest whole number from 1, for epochs L and K clients; and
         "eta_new = eta sqrt(R_new / R)" for learning rate eta and participation ratio R.
@@ -67,21 +67,21 @@ class TrainingConfig(Section):
             participation: share of the clients that a round asks.
         """
         changed: dict[str, float | None] = {}
-        if self.reference_clients is not None:
+        if self.epochs_tuned_for_clients is not None:
             if num_clients is None:
                 raise UserError(
-                    "training.reference_clients needs a number of clients that the recipe gives, and partition.scheme = "
+                    "training.epochs_tuned_for_clients needs a number of clients that the recipe gives, and partition.scheme = "
                     "'natural' takes it from the data: set training.local_epochs itself."
                 )
-            epochs = max(1, round(self.local_epochs * num_clients / self.reference_clients))
-            changed |= {"local_epochs": epochs, "reference_clients": None}
-        if self.reference_participation is not None:
-            rate = self.learning_rate * math.sqrt(participation / self.reference_participation)
-            changed |= {"learning_rate": rate, "reference_participation": None}
+            epochs = max(1, round(self.local_epochs * num_clients / self.epochs_tuned_for_clients))
+            changed |= {"local_epochs": epochs, "epochs_tuned_for_clients": None}
+        if self.lr_tuned_for_participation is not None:
+            rate = self.learning_rate * math.sqrt(participation / self.lr_tuned_for_participation)
+            changed |= {"learning_rate": rate, "lr_tuned_for_participation": None}
         return self.model_copy(update=changed) if changed else self
 
     def learning_rate_at(self, round: int, num_rounds: int) -> float:
-        """The learning rate of a round."""
+        """Return the learning rate of a round."""
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
@@ -89,7 +89,7 @@ class TrainingConfig(Section):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss is given.
+    """Samples, positions and labels that a loss is given.
 
     Args:
         x: un-augmented samples, floats, shape (batch, *input_shape).
@@ -106,7 +106,7 @@ class Batch:
 
 
 def batches(data: ClientData, training: TrainingConfig, generator: torch.Generator) -> Iterator[Batch]:
-    """Random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
+    """Yield random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
     per_epoch = -(-len(data) // training.batch_size)
     num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
     while num_batches > 0 and per_epoch > 0:
@@ -221,7 +221,7 @@ def _check_first(loss: Tensor, batch: Batch, ctx: Context, source: str) -> None:
 
 
 def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimiser that the table ``[training]`` describes, with nothing to remember yet."""
+    """Return the optimiser that the table ``[training]`` describes, with nothing to remember yet."""
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=training.weight_decay, fused=True)
     return torch.optim.SGD(
@@ -230,7 +230,7 @@ def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], lea
 
 
 def _pull_towards(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weight: float) -> None:
-    """Adds the gradient of ``weight / 2 * |w - anchor|^2``."""
+    """Add the gradient of ``weight / 2 * |w - anchor|^2``."""
     with torch.no_grad():
         for parameter, start in zip(parameters, anchor, strict=True):
             if parameter.grad is not None:

@@ -22,7 +22,7 @@ from unisono.methods.user_verification import UserVerificationConfig, UserVerifi
 from unisono.models.heads import mlp
 
 Rows = Tensor | slice
-"""Which samples of a batch: a mask of shape (batch,), or all of them."""
+"""Samples of a batch: a mask of shape (batch,), or all of them."""
 
 
 class TwoViewConfig(UserVerificationConfig):
@@ -121,7 +121,7 @@ class ProjectedViews(TwoViews[P]):
 
     @property
     def has_critic(self) -> bool:
-        """Whether ``critic`` bounds mutual information, which is then logged."""
+        """True if ``critic`` bounds mutual information, which is then logged."""
         return False
 
     def critic(self, z_1: Tensor, z_2: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class ProjectedViews(TwoViews[P]):
 
 
 def _information(verification: LossTerms, scores: Tensor, num_clients: int) -> dict[str, Tensor]:
-    """The local term of Eq. 6, and the whole bound where users are verified."""
+    """Return the local term of Eq. 6, and the whole bound where users are verified."""
     local = info_nce_bound(scores)
     if not verification:
         return {"mi_local": local}

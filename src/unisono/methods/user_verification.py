@@ -64,7 +64,7 @@ class UserVectors(nn.Module):
 
     @torch.no_grad()
     def load(self, vectors: Tensor, client_id: int) -> None:
-        """Takes the server's vectors; row ``client_id`` is the one to train."""
+        """Take the server's vectors; row ``client_id`` is the one to train."""
         self.vectors.copy_(vectors)
         self.own.copy_(vectors[client_id])
         self.client_id = client_id
@@ -80,7 +80,7 @@ class UserVerified(LocalTraining[U]):
 
     @property
     def verifies(self) -> bool:
-        """Whether users are verified."""
+        """True if users are verified."""
         return self.config.uv_weight > 0
 
     @property
@@ -96,7 +96,7 @@ class UserVerified(LocalTraining[U]):
         return replace(super().network_roles(phase), managed=(VECTORS,) if self.verifies else ())
 
     def with_heads(self, nets: nn.ModuleDict) -> nn.ModuleDict:
-        """The same networks, ``encoder`` among them, and the heads that the config asks for."""
+        """Return the same networks, ``encoder`` among them, and the heads that the config asks for."""
         config, feature_dim = self.config, int(nets["encoder"].feature_dim)  # type: ignore[arg-type]
         if self.needs_labels:
             nets["label_head"] = nn.Linear(feature_dim, self.info.num_classes or 1)
@@ -136,7 +136,7 @@ class UserVerified(LocalTraining[U]):
         return stepped.with_groups(**{VECTORS: {"vectors": torch.where(moved, F.normalize(after, dim=1), before)}})
 
     def verify(self, nets: nn.ModuleDict, h_1: Tensor, h_2: Tensor) -> dict[str, Tensor]:
-        """The loss ``uv_loss`` = -E log r(s | z_1) - E log r(s | z_2) and the terms of Eq. 6 in it; nothing if there is none.
+        """Return ``uv_loss`` = -E log r(s | z_1) - E log r(s | z_2) and the terms of Eq. 6 in it; nothing if there is none.
 
         Args:
             nets: what ``with_heads`` returned.
@@ -156,7 +156,7 @@ class UserVerified(LocalTraining[U]):
         }
 
     def _first_vectors(self, ctx: Context) -> Tensor:
-        """Random unit vectors; each depends on the seed and its client alone, however many clients there are."""
+        """Return random unit vectors; each depends on the seed and its client alone, however many clients there are."""
         dim = self.config.uv_dim
         draws = [
             torch.randn(dim, generator=ctx.at(client_id=client).rng("user vector")) for client in range(self.info.num_clients)

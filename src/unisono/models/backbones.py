@@ -39,7 +39,7 @@ class ModelConfig(Section):
 
 
 class Backbone(nn.Module):
-    """Normalises samples by mean and standard deviation, then turns them into features, shape (batch, feature_dim).
+    """Network that normalises samples by mean and standard deviation, then gives features, shape (batch, feature_dim).
 
     Mean and standard deviation belong to the data, not to the model: they are no part of the state and never cross the wire.
 
@@ -65,7 +65,7 @@ class Backbone(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(per_channel), persistent=False)
 
     def forward(self, samples: Tensor) -> Tensor:
-        """The features of a batch, shape (batch, feature_dim).
+        """Return the features of a batch, shape (batch, feature_dim).
 
         Args:
             samples: floats as the data gives them: images in [0, 1], shape (batch, channels, height, width), or series, shape
@@ -77,7 +77,7 @@ class Backbone(nn.Module):
 def make_backbone(
     config: ModelConfig, input_shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Backbone:
-    """The backbone that the config names, with weights drawn from torch's global generator (see ``nets.build_seeded``).
+    """Return the backbone that the config names, with weights from torch's global generator (see ``nets.build_seeded``).
 
     Args:
         config: name and options.
@@ -98,7 +98,7 @@ def make_backbone(
 
 
 def image_shape(input_shape: tuple[int, ...], config: ModelConfig) -> tuple[int, int, int]:
-    """Channels, height and width, or a UserError where samples are no images."""
+    """Return channels, height and width; raise a UserError where samples are no images."""
     if len(input_shape) != 3:
         raise UserError(
             f"model.backbone = {config.backbone!r} takes images, but samples have shape {input_shape}; "
@@ -109,7 +109,7 @@ def image_shape(input_shape: tuple[int, ...], config: ModelConfig) -> tuple[int,
 
 
 def _build(config: ModelConfig, input_shape: tuple[int, ...]) -> nn.Module:
-    """Calls the builder, or the class of a user's own module, with what its signature asks for."""
+    """Call the builder, or the class of a user's own module, with what its signature asks for."""
     builder = backbones[config.backbone]
     if not callable(builder):
         raise UserError(f"model.backbone = {config.backbone!r} must be a class or a function, got {builder!r}.")
@@ -127,7 +127,7 @@ def _build(config: ModelConfig, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def _probe(trunk: nn.Module, name: str, input_shape: tuple[int, ...]) -> int:
-    """The width of the features of two blank samples, seen in eval mode so that no statistics move."""
+    """Return the width of the features of two blank samples, seen in eval mode so that no statistics move."""
     shape = (2, *input_shape)
     was_training = {module: module.training for module in trunk.modules()}
     trunk.eval()

@@ -1,4 +1,4 @@
-"""Heads: what stands on a backbone's features."""
+"""Heads: networks on top of a backbone's features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unisono.models.norms import Norm, make_norm
 
 
 def mlp(dims: Sequence[int], norm: Norm | None = "group", last_norm: bool = False) -> nn.Sequential:
-    """Linear, norm, ReLU, ..., Linear: a net with one linear layer per pair of neighbours in ``dims``.
+    """Return a net with one linear layer per pair of neighbours in ``dims``: Linear, norm, ReLU, ..., Linear.
 
     The heads of the papers, for features of width h:
 

@@ -37,7 +37,7 @@ class InParts(nn.Module):
             return getattr(self.net, name)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What ``net`` gives for the whole of x."""
+        """Return the output of ``net`` for the whole of x."""
         parts = x.split(self.num_rows)
         if not torch.is_grad_enabled():
             return torch.cat([self.net(part) for part in parts])
@@ -72,7 +72,7 @@ class _TwoPasses(torch.autograd.Function):
 
 @contextmanager
 def in_parts(nets: nn.ModuleDict, num_rows: int | None) -> Iterator[None]:
-    """Inside, every network takes at most ``num_rows`` rows at a time; nothing changes where that is None."""
+    """Let every network take at most ``num_rows`` rows at a time inside the block; None changes nothing."""
     if num_rows is None:
         yield
         return
@@ -86,6 +86,6 @@ def in_parts(nets: nn.ModuleDict, num_rows: int | None) -> Iterator[None]:
 
 
 def can_take_parts(net: nn.Module) -> bool:
-    """Whether every output row depends on its input row alone: no BatchNorm, which mixes rows, and no Dropout."""
+    """Return whether every output row depends on its input row alone: no BatchNorm, which mixes rows, and no Dropout."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     return not any(isinstance(part, kinds) for part in net.modules())

@@ -17,7 +17,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def build_seeded(build: Callable[[], M], generator_seed: int) -> M:
-    """What ``build`` makes when torch's global generator starts from this seed; the generator is left as it was.
+    """Return the networks that ``build`` makes with torch's global generator at this seed; the generator is left as it was.
 
     Args:
         build: makes networks on the CPU.
@@ -29,14 +29,14 @@ def build_seeded(build: Callable[[], M], generator_seed: int) -> M:
 
 
 def get_state(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of the state, on the CPU."""
+    """Return a copy of the state, on the CPU."""
     return {
         name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in state_view(module).items()
     }
 
 
 def state_view(module: nn.Module) -> dict[str, Tensor]:
-    """The state itself, without gradients: it changes as the module trains, so read it at once."""
+    """Return the state itself, without gradients: it changes as the module trains, so read it at once."""
     state = {name: parameter.detach() for name, parameter in module.named_parameters()}
     for path, part in module.named_modules():
         for name, buffer in part._buffers.items():
@@ -46,7 +46,7 @@ def state_view(module: nn.Module) -> dict[str, Tensor]:
 
 
 def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies a state into the module, in place.
+    """Copy a state into the module, in place.
 
     Raises:
         ValueError: a tensor is missing, has another shape, or is unknown; names the first one.
@@ -65,18 +65,18 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def copy_weights(source: nn.Module, destination: nn.Module) -> None:
-    """Copies the state of one module into another of the same shape."""
+    """Copy the state of one module into another of the same shape."""
     load_state(destination, state_view(source))
 
 
 def add_targets(nets: nn.ModuleDict, names: Sequence[str]) -> nn.ModuleDict:
-    """The same networks, and frozen copies of the named ones whose names begin with ``target_``."""
+    """Return the same networks, and frozen copies of the named ones whose names begin with ``target_``."""
     nets.update({f"target_{name}": freeze(deepcopy(nets[name])) for name in names})
     return nets
 
 
 def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
-    """Moves the target towards the online module, in place: target = momentum * target + (1 - momentum) * online.
+    """Move the target towards the online module, in place: target = momentum * target + (1 - momentum) * online.
 
     The rule covers parameters and float buffers alike, so a target's BatchNorm statistics trail the online ones as its weights
     do.
@@ -95,7 +95,7 @@ def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
 
 
 def weight_divergence(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    """The mean over weight tensors of the L2 distance between two states of one network.
+    """Return the mean over weight tensors of the L2 distance between two states of one network.
 
     Biases and the scales, shifts and statistics of norms, all vectors, are left out.
 
@@ -111,12 +111,12 @@ def weight_divergence(first: Mapping[str, Tensor], second: Mapping[str, Tensor])
 
 
 def mix_states(first: Mapping[str, Tensor], second: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
-    """The state weight * first + (1 - weight) * second."""
+    """Return the state weight * first + (1 - weight) * second."""
     names = list(first)
     mixed = torch._foreach_lerp([second[name] for name in names], [first[name] for name in names], weight) if names else []
     return dict(zip(names, mixed, strict=True))
 
 
 def freeze(module: M) -> M:
-    """The same module, whose parameters take no gradients any more; its train or eval mode stays."""
+    """Return the same module, whose parameters take no gradients any more; its train or eval mode stays."""
     return module.requires_grad_(False)

@@ -13,7 +13,7 @@ MIN_GROUP_WIDTH = 8
 
 
 def make_norm(kind: Norm, channels: int, spatial_dims: int, affine: bool = True) -> nn.Module:
-    """A normalisation layer over ``channels``.
+    """Return a normalisation layer over ``channels``.
 
     Args:
         kind: ``batch`` (Ioffe & Szegedy 2015) or ``group`` (Wu & He 2018).
@@ -28,7 +28,7 @@ def make_norm(kind: Norm, channels: int, spatial_dims: int, affine: bool = True)
 
 
 def num_groups(channels: int) -> int:
-    """The largest divisor of ``channels`` that is at most 32 and leaves at least 8 channels in a group, else 1.
+    """Return the largest divisor of ``channels`` that is at most 32 and leaves at least 8 channels in a group, else 1.
 
     32 groups are the default of Wu & He (2018), whose Table 3 finds groups of 8 to 64 channels about as good and groups of one
     channel (InstanceNorm) clearly worse. The lower bound matters to narrow nets and to vectors, where a group of one is

@@ -1,4 +1,4 @@
-"""An optimiser's memory by the names of its parameters, so that training can go on where it stopped."""
+"""State of an optimiser by the names of its parameters, so that training can continue where it stopped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 MARK = "#"
-"""Stands between a parameter's name and the name of what the optimiser remembers of it."""
+"""Separator between a parameter's name and the name of an optimiser value."""
 
 
 def get_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """A copy of what the optimiser remembers of each parameter, such as moments and number of steps, on the CPU.
+    """Return a copy of what the optimiser remembers of each parameter, such as moments and number of steps, on the CPU.
 
     Args:
         optimizer: any of ``torch.optim``.
@@ -29,7 +29,7 @@ def get_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[st
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], state: Mapping[str, Tensor]
 ) -> None:
-    """Makes a new optimiser remember what ``get_optimizer_state`` copied.
+    """Load into a new optimiser what ``get_optimizer_state`` copied.
 
     Raises:
         ValueError: the state names a parameter that is not among ``parameters``.

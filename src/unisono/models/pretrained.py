@@ -10,11 +10,11 @@ from unisono.core.errors import UserError
 from unisono.models.nets import load_state
 
 PREFIX = "encoder/"
-"""Names of tensors begin with it in the file that a run writes."""
+"""Prefix of tensor names in the file that a run writes."""
 
 
 def load_pretrained(encoder: nn.Module, path: str) -> None:
-    """Copies the weights of a finished encoder into this one, in place.
+    """Copy the weights of a finished encoder into this one, in place.
 
     Args:
         encoder: of the same architecture.

@@ -61,7 +61,7 @@ class UserLevelAccountant:
         self.cohort_size = cohort_size
 
     def epsilon(self, num_rounds: int) -> float:
-        """Epsilon at ``delta`` after so many rounds, infinite without noise; only the first call is slow."""
+        """Return epsilon at ``delta`` after so many rounds, infinite without noise; only the first call is slow."""
         if num_rounds == 0:
             return 0.0
         if self.noise_multiplier == 0:
@@ -70,7 +70,7 @@ class UserLevelAccountant:
         return float(self._library.rdp.compute_epsilon(orders, num_rounds * divergences, self.delta)[0])
 
     def statement(self, num_rounds: int) -> str:
-        """One sentence for the report: what is promised, to whom, and over how many rounds."""
+        """Return one sentence for the report: what is promised, to whom, and over how many rounds."""
         if self.noise_multiplier == 0:
             return "The sums of model updates are not differentially private: noise_multiplier is 0, so epsilon is infinite."
         draws = {
@@ -110,7 +110,7 @@ class UserLevelAccountant:
 
 
 def _replace_one_factor(dp: Any) -> float:
-    """What to multiply a noise multiplier with so that the library sees the sensitivity 2 C of replacing one client.
+    """Return the factor for a noise multiplier with which the library sees the sensitivity 2 C of replacing one client.
 
     Versions up to 0.6 at least take the sensitivity to be C under every relation, against their own documentation
     (github.com/google/differential-privacy/issues/378), so the factor is 1/2 for these and 1 for a version that is mended.
@@ -132,7 +132,7 @@ def _dp_accounting() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings about orders that do not converge: these get the bound without sampling instead."""
+    """Silence warnings about orders that do not converge: these get the bound without sampling instead."""
     logger = logging.getLogger("absl")
     disabled, logger.disabled = logger.disabled, True
     try:

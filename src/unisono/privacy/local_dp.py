@@ -38,7 +38,7 @@ class LocalDp:
 
     @property
     def noise_is_repeatable(self) -> bool:
-        """Whether the noise comes from the run's seed, which the server knows."""
+        """True if the noise comes from the run's seed, which the server knows."""
         return self.seeded
 
     @property
@@ -52,11 +52,11 @@ class LocalDp:
         return _sum_deviation((1 - COUNT_SHARE) * self.epsilon, self.delta)
 
     def spent(self, num_releases: int) -> float:
-        """Epsilon at ``delta`` after so many releases of one client."""
+        """Return epsilon at ``delta`` after so many releases of one client."""
         return _spent(self.epsilon, self.delta, self.num_levels, num_releases) if num_releases else 0.0
 
     def noise_to_signal(self, num_samples: int, dim: int) -> float:
-        """The expected norm of the noise on a leaf's sum over the largest norm the sum can have, if leaves are equal.
+        """Return the expected norm of the noise on a leaf's sum over the largest norm the sum can have, if leaves are equal.
 
         Args:
             num_samples: of the client.
@@ -65,7 +65,7 @@ class LocalDp:
         return self.sum_deviation * math.sqrt(dim) * float(2**self.num_levels) / max(num_samples, 1)
 
     def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
-        """What the log and the report state: by the client that released most often."""
+        """Return the numbers for the log and the report, for the client that released most often."""
         most = max(releases.values(), default=0)
         return {
             "mechanism": "local-dp",
@@ -76,12 +76,12 @@ class LocalDp:
         }
 
     def by_client(self, releases: Mapping[int, int]) -> dict[int, float]:
-        """Epsilon of every client that has released anything."""
+        """Return epsilon of every client that has released anything."""
         spent = {number: self.spent(number) for number in Counter(releases.values())}
         return {client_id: spent[number] for client_id, number in sorted(releases.items())}
 
     def statement(self, releases: Mapping[int, int], smallest: int | None) -> str:
-        """What is promised, to whom, and what is not."""
+        """Return the guarantee in words: for whom it holds, and what it does not cover."""
         most = max(releases.values(), default=0)
         source = (
             " The noise of this run comes from its seed, which the server knows, so the guarantee is simulated: real clients "

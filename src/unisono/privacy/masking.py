@@ -1,9 +1,9 @@
-"""Secure aggregation by pairwise masks: the server learns the sum of all updates, and of a single one nothing.
+"""Secure aggregation by pairwise masks: the server learns the sum of all updates, and nothing about a single one.
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Section 4.0.1: every pair of
 clients shares a secret, stretched to a mask that one of them adds and the other subtracts, so that masks cancel in the sum over
 all of them. Numbers are whole, modulo 2^64, so a masked one is uniformly distributed. Without the paper's recovery from
-dropouts: if anyone is missing, the sum is noise, and the round is tried again with new masks.
+dropouts: if anyone is missing, the sum is noise, and the round is retried with new masks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADROOM = 2.0**62
 
 
 def to_fixed_point(tensors: Tensors, weight: float, num_clients: int) -> dict[str, Tensor]:
-    """``weight`` times the tensors, as whole multiples of 2^-24 in int64; a ValueError if the sum could overflow.
+    """Return ``weight`` times the tensors, as whole multiples of 2^-24 in int64; raise a ValueError if the sum could overflow.
 
     Args:
         tensors: floats.
@@ -39,12 +39,12 @@ def to_fixed_point(tensors: Tensors, weight: float, num_clients: int) -> dict[st
 
 
 def from_fixed_point(tensors: Tensors) -> dict[str, Tensor]:
-    """The float32 values that whole multiples of 2^-24 stand for."""
+    """Return the float32 values that whole multiples of 2^-24 stand for."""
     return {name: (tensor.double() / 2**FRACTION_BITS).float() for name, tensor in tensors.items()}
 
 
 def mask(tensors: Tensors, client_id: int, secrets: Mapping[int, bytes]) -> dict[str, Tensor]:
-    """The tensors plus this client's masks, modulo 2^64.
+    """Return the tensors plus this client's masks, modulo 2^64.
 
     Args:
         tensors: int64.
@@ -61,7 +61,7 @@ def mask(tensors: Tensors, client_id: int, secrets: Mapping[int, bytes]) -> dict
 
 
 def sum_masked(parts: Mapping[int, Tensors]) -> dict[str, Tensor]:
-    """The sum over all clients, modulo 2^64, in which masks cancel; a ValueError if names, types or shapes differ.
+    """Return the sum over all clients, modulo 2^64, in which masks cancel; raise a ValueError if names, types or shapes differ.
 
     Args:
         parts: by client, what ``mask`` returned.

@@ -1,4 +1,4 @@
-"""The parts of a page as plain data; the scripts in ``look/`` draw each by its ``kind``.
+"""The parts of a page as plain data; the scripts in ``assets/`` draw each by its ``kind``.
 
 All functions are pure and return what ``json.dumps`` takes. Numbers that are not finite become gaps.
 """
@@ -37,7 +37,7 @@ class Series:
     dashed: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As the scripts read it."""
+        """Return the series as the scripts read it."""
         values = {"name": self.name, "x": _finite(self.x), "y": _finite(self.y), "dashed": self.dashed}
         if self.low is not None and self.high is not None:
             values |= {"low": _finite(self.low), "high": _finite(self.high)}
@@ -53,7 +53,7 @@ def document(
     tiles: Iterable[tuple[str, str]] = (),
     assets: Mapping[str, Any] | None = None,
 ) -> Document:
-    """A whole page.
+    """Return a whole page.
 
     Args:
         title: heading.
@@ -74,7 +74,7 @@ def document(
 
 
 def section(id: str, title: str, blocks: Iterable[Block | None], note: str = "") -> Section:
-    """A heading and what stands below it.
+    """Return a heading and what stands below it.
 
     Args:
         id: the anchor, a word.
@@ -97,7 +97,7 @@ def lines(
     percent: bool = False,
     wide: bool = False,
 ) -> Block:
-    """A line chart with a legend that hides and shows lines.
+    """Return a line chart with a legend that hides and shows lines.
 
     Args:
         title: heading.
@@ -134,7 +134,7 @@ def columns(
     shares: bool = False,
     wide: bool = True,
 ) -> Block:
-    """Stacked columns: one per group, one colour per part.
+    """Return stacked columns: one per group, one colour per part.
 
     Args:
         title: heading.
@@ -164,7 +164,7 @@ def columns(
 def table(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str | Number]], *, note: str = "", digits: int = 4
 ) -> Block:
-    """A table that sorts by a click on a head; columns of numbers stand to the right.
+    """Return a table that sorts by a click on a head; columns of numbers stand to the right.
 
     Args:
         title: heading.
@@ -178,17 +178,17 @@ def table(
 
 
 def facts(title: str, pairs: Iterable[tuple[str, str]]) -> Block:
-    """Names and what they are; empty ones are left out."""
+    """Return names and what they are; empty ones are left out."""
     return {"kind": "facts", "title": title, "pairs": [[name, text] for name, text in pairs if text], "wide": True}
 
 
 def code(title: str, text: str, *, folded: bool = False) -> Block:
-    """Text to copy, with a button for it; ``folded`` hides it behind its title."""
+    """Return text to copy, with a button for it; ``folded`` hides it behind its title."""
     return {"kind": "code", "title": title, "text": text, "folded": folded, "wide": True}
 
 
 def prose(text: str, *, tone: str = "") -> Block:
-    """A paragraph; the tone ``warning`` or ``error`` makes it stand out."""
+    """Return a paragraph; the tone ``warning`` or ``error`` makes it stand out."""
     return {"kind": "prose", "title": "", "text": text, "tone": tone, "wide": True}
 
 
@@ -197,5 +197,5 @@ def _finite(values: Iterable[Number]) -> list[Number]:
 
 
 def _short(value: float | int) -> float | int:
-    """Seven significant digits, which is more than a screen shows, keep the file small."""
+    """Return a number with seven significant digits, more than a screen shows, to keep the file small."""
     return value if isinstance(value, int) else float(f"{value:.7g}")

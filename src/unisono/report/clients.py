@@ -1,4 +1,4 @@
-"""Each client's part in a run: samples, turns, loss, failures, bytes."""
+"""Table of clients: samples, rounds, loss, failures, bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST_FAILURES = 200
 Log = Sequence[Mapping[str, Any]]
 
 
-def client_table(log: Log, failures: Log, split: Mapping[str, Any] | None, owners: Sequence[str]) -> Block | None:
-    """A row per client, of those that were never asked as well; None where nothing is known of any.
+def client_table(log: Log, failures: Log, split: Mapping[str, Any] | None, client_names: Sequence[str]) -> Block | None:
+    """Return a row per client, of those that were never asked as well; None where nothing is known of any.
 
     Args:
         log: ``clients.jsonl``.
         failures: ``failures.jsonl``.
         split: ``report/split.json``, None where the run left none.
-        owners: names of the clients; empty where they have none.
+        client_names: names of the clients; empty where they have none.
     """
     parts: dict[int, dict[str, Any]] = {}
     for client, size in enumerate(split["sizes"] if split else ()):
@@ -43,7 +43,7 @@ def client_table(log: Log, failures: Log, split: Mapping[str, Any] | None, owner
     for client in sorted(parts)[:MOST_ROWS]:
         part = parts[client]
         first, last = (part["losses"][0], part["losses"][-1]) if part["losses"] else (None, None)
-        name = owners[client] if 0 <= client < len(owners) else client
+        name = client_names[client] if 0 <= client < len(client_names) else client
         rows.append(
             [name, part["samples"], len(part["rounds"]), first, last, failed[client], part["down"] / 1e6, part["up"] / 1e6]
         )
@@ -55,7 +55,7 @@ def client_table(log: Log, failures: Log, split: Mapping[str, Any] | None, owner
 
 
 def failure_table(failures: Log) -> Block | None:
-    """Which client failed when and why; None where none did."""
+    """Return a table of failures by client, with round and reason; None where no client failed."""
     if not failures:
         return None
     rows: list[list[str | Number]] = [

@@ -10,7 +10,7 @@ from unisono.core.config import Section
 
 
 class ReportConfig(Section):
-    """What the page of a run shows: the table ``[report]``."""
+    """Contents of a run's report: the table ``[report]``."""
 
     enabled: bool = Field(True, description="write report.html at the end of the run")
     points: int = Field(600, ge=0, le=2000, description="training samples on the map of embeddings; 0 draws no map")
@@ -20,7 +20,7 @@ class ReportConfig(Section):
 
 
 def shown_rounds(num_rounds: int, count: int) -> set[int]:
-    """The numbers of rounds done after which the map is drawn: the last, 0, and evenly between.
+    """Return the numbers of rounds done after which the map is drawn: the last, 0, and evenly between.
 
     Args:
         num_rounds: length of the run.

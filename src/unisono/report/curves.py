@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from unisono.report.blocks import Block, Series, facts, lines
-from unisono.runs.probing import PREFIX
+from unisono.runs.callbacks import PREFIX
 
 Metrics = Sequence[Mapping[str, Any]]
 COUNTS = ("round", "asked", "answered", "bytes_down", "bytes_up")
@@ -22,10 +22,10 @@ SAID = {
     "delay_seconds": ("Delay", "seconds since the start", "Of exchange and uploads, in the network that is modelled."),
     "delta": ("Mixing of clusters", "delta", "Inter-cluster mixing of the received centroids: near 1 they are not apart."),
     "divergence": ("Divergence", "distance", "Of the global encoder from the one a client trained last."),
-    "label_variance": ("Variance of label counts", "variance", "0 where every device holds as many samples of each class."),
+    "label_variance": ("Variance of label counts", "variance", "0 where every client holds as many samples of each class."),
     "moved": ("Movement of centroids", "distance", "The farthest that one has moved in the round."),
     "num_global_clusters": ("Global clusters", "clusters", ""),
-    "own_predictor": ("Own predictors", "share of clients", "Clients that kept their own."),
+    "personal_predictor": ("Personal predictors", "share of clients", "Clients that kept their own."),
     "own_weight": ("Weight of own models", "mean over clients", "1 where clients start from their own model alone."),
     "points_moved": ("Points between clients", "points a round", "What neighbours sent each other."),
     "pseudo_labelled": ("Pseudo-labels", "share of samples", ""),
@@ -38,7 +38,7 @@ SAID = {
 
 
 def curve_blocks(metrics: Metrics) -> list[Block]:
-    """Charts of all that was logged; those without a value are left out."""
+    """Return charts of all that was logged; those without a value are left out."""
     named = by_name(metrics)
     probes = {name.removeprefix(PREFIX): series for name, series in named.items() if name.startswith(PREFIX)}
     others = {name: series for name, series in named.items() if not name.startswith(PREFIX)}
@@ -67,13 +67,13 @@ def curve_blocks(metrics: Metrics) -> list[Block]:
 
 
 def said(name: str) -> tuple[str, str, str]:
-    """Title, axis and meaning of a metric; of one that nobody has described, its name in words."""
+    """Return title, axis and meaning of a metric; of one that nobody has described, its name in words."""
     words = _words(_last(name))
     return SAID.get(_last(name), (words[:1].upper() + words[1:], words, ""))
 
 
 def once(named: Mapping[str, dict[int, float]]) -> dict[str, dict[int, float]]:
-    """Without what an earlier phase logged under the same name, where it is no news: ``cluster.size`` beside ``size``."""
+    """Return the metrics without those that repeat a later phase's under the same name: ``cluster.size`` beside ``size``."""
     found = dict(named)
     for name, series in named.items():
         whole = named.get(_last(name), {})
@@ -83,21 +83,21 @@ def once(named: Mapping[str, dict[int, float]]) -> dict[str, dict[int, float]]:
 
 
 def is_constant_count(series: Mapping[int, float]) -> bool:
-    """Whether a metric is a whole number that never changes, so that a chart of it shows nothing."""
+    """Return whether a metric is a whole number that never changes, so that a chart of it shows nothing."""
     values = set(series.values())
     return len(values) == 1 and float(next(iter(values))).is_integer()
 
 
 def how_to_add_scores(metrics: Metrics) -> str:
-    """How a run logs scores that need no labels, where it was probed with labels alone; else nothing."""
+    """Return a hint on how to log scores that need no labels, if the run was probed with labels alone; else an empty string."""
     probes = [name.removeprefix(PREFIX) for name in by_name(metrics) if name.startswith(PREFIX)]
     if not probes or any(name in WITHOUT_LABELS for name in probes):
         return ""
-    return "Scores without labels (align, uniformity) are logged where evaluation.probes has 'unsupervised' among others."
+    return "Scores without labels (align, uniformity) are logged where evaluation.probes has 'alignment' among others."
 
 
 def by_name(metrics: Metrics) -> dict[str, dict[int, float]]:
-    """The values of every metric by the number of rounds done."""
+    """Return the values of every metric by the number of rounds done."""
     found: dict[str, dict[int, float]] = {}
     for entry in metrics:
         for name, value in entry.items():
@@ -107,22 +107,22 @@ def by_name(metrics: Metrics) -> dict[str, dict[int, float]]:
 
 
 def is_loss(name: str) -> bool:
-    """Whether a metric is a loss or a part of one."""
+    """Return whether a metric is a loss or a part of one."""
     return _last(name) == "loss" or name.endswith("_loss")
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether a probe gives an accuracy."""
+    """Return whether a probe gives an accuracy."""
     return name in ("linear", "linear-sgd", "knn") or name.startswith("finetune") or name.endswith("accuracy")
 
 
 def is_cluster_score(name: str) -> bool:
-    """Whether a probe says how good clusters are."""
+    """Return whether a probe scores clusters."""
     return not is_accuracy(name) and name not in WITHOUT_LABELS
 
 
 def communication(metrics: Metrics) -> Block | None:
-    """Megabytes since the start."""
+    """Return a chart of megabytes since the start."""
     if not metrics:
         return None
     rounds = [entry["round"] + 1 for entry in metrics]
@@ -134,7 +134,7 @@ def communication(metrics: Metrics) -> Block | None:
 
 
 def answers(metrics: Metrics) -> Block | None:
-    """Clients that were asked and that answered, where the two differ."""
+    """Return a chart of clients that were asked and that answered, where the two differ."""
     if all(entry["asked"] == entry["answered"] for entry in metrics):
         return None
     rounds = [entry["round"] + 1 for entry in metrics]
@@ -152,7 +152,7 @@ def _chart(
 
 
 def _unchanged(named: Mapping[str, Mapping[int, float]]) -> Block | None:
-    """Counts that are the same in every round, in a line each."""
+    """Return counts that are the same in every round, in a line each."""
     pairs = []
     for name, series in named.items():
         _, axis, note = said(name)
@@ -166,7 +166,7 @@ def _chosen(named: Mapping[str, dict[int, float]], wanted: Callable[[str], bool]
 
 
 def _last(name: str) -> str:
-    """A metric's name without its phase."""
+    """Return a metric's name without its phase."""
     return name.rpartition(".")[2]
 
 

@@ -20,12 +20,12 @@ NUM_NEIGHBOURS = 12
 KINDS = {"tsne": "t-SNE", "pca": "PCA"}
 
 
-def map_block(files: ReportFiles, wish: Literal["auto", "tsne", "pca"], seed: int) -> Block | None:
-    """Points of all rounds that have a snapshot, coloured by class, cluster and client; None where there is none.
+def map_block(files: ReportFiles, projection: Literal["auto", "tsne", "pca"], seed: int) -> Block | None:
+    """Return points of all rounds that have a snapshot, coloured by class, cluster and client; None where there is none.
 
     Args:
         files: what the run left.
-        wish: how features become places.
+        projection: how features become places.
         seed: of t-SNE.
     """
     rounds, points, about = files.rounds(), files.read("points"), files.read("about") or {}
@@ -33,7 +33,7 @@ def map_block(files: ReportFiles, wish: Literal["auto", "tsne", "pca"], seed: in
         return None
     snapshots = [files.load(round) for round in rounds]
     num_points = len(points["clients"])
-    kind = chosen_projection(wish, num_points)
+    kind = chosen_projection(projection, num_points)
     places = _places(files, rounds, snapshots, kind, seed)
     return {
         "kind": "map",
@@ -49,7 +49,7 @@ def map_block(files: ReportFiles, wish: Literal["auto", "tsne", "pca"], seed: in
 
 
 def sheet_block(files: ReportFiles) -> Block | None:
-    """Members of each cluster, the surest first; of a method without clusters, samples and their nearest neighbours."""
+    """Return members of each cluster, the surest first; of a method without clusters, samples and their nearest neighbours."""
     rounds, points, about = files.rounds(), files.read("points"), files.read("about") or {}
     if not rounds or points is None or files.read("samples") is None:
         return None
@@ -68,7 +68,7 @@ def sheet_block(files: ReportFiles) -> Block | None:
 def _places(
     files: ReportFiles, rounds: list[int], snapshots: Sequence[Snapshot], kind: Literal["tsne", "pca"], seed: int
 ) -> dict[str, Any]:
-    """Coordinates of every round; those of the last call where nothing has changed since."""
+    """Return coordinates of every round; those of the last call where nothing has changed since."""
     kept = files.read("map")
     key = {"rounds": rounds, "kind": kind, "points": len(snapshots[0].clusters)}
     if kept is not None and kept["key"] == key:
@@ -89,13 +89,13 @@ def _colourings(points: Mapping[str, Any], about: Mapping[str, Any], snapshots: 
         groups = [snapshot.clusters.tolist() for snapshot in snapshots]
         names = [str(number) for number in range(num_clusters)]
         found.append({"name": "cluster", "names": names, "groups": groups, "perRound": True})
-    names = about.get("owners") or [str(client) for client in range(max(points["clients"]) + 1)]
+    names = about.get("client_names") or [str(client) for client in range(max(points["clients"]) + 1)]
     found.append({"name": "client", "names": names, "groups": points["clients"]})
     return found
 
 
 def _size_note(snapshot: Snapshot) -> str:
-    """How many clusters are empty, and whether some of the others are left out."""
+    """Return a note on the number of empty clusters, and on clusters that are left out."""
     num_held = len(np.unique(snapshot.clusters))
     num_empty = snapshot.num_clusters - num_held
     note = f" The {MOST_CLUSTERS} largest of {num_held} clusters that hold points." if num_held > MOST_CLUSTERS else ""
@@ -139,7 +139,7 @@ def _neighbour_rows(snapshot: Snapshot, labels: Sequence[int] | None, classes: S
 
 
 def _queries(labels: Sequence[int] | None, num_points: int) -> list[int]:
-    """The first point of each class, or the first few points."""
+    """Return the first point of each class, or the first few points."""
     if labels is None:
         return list(range(min(NUM_QUERIES, num_points)))
     firsts: dict[int, int] = {}

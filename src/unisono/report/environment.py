@@ -1,4 +1,4 @@
-"""Where a run was made: program, packages, machine."""
+"""Environment of a run: program, packages, machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("unisono", "torch", "numpy", "scipy", "scikit-learn", "flwr", "dp-ac
 
 
 def environment(device: str) -> dict[str, str]:
-    """Names and words, in the order in which they are read.
+    """Return names and values of the environment, in the order in which they are read.
 
     Args:
         device: what the config says of it.
@@ -35,7 +35,7 @@ def environment(device: str) -> dict[str, str]:
 
 @cache
 def _digest_of_code() -> str:
-    """The same for the same program, whatever its version is called."""
+    """Return the same for the same program, whatever its version is called."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""What a run leaves for its page, in the folder ``report/`` of its directory."""
+"""Files that a run leaves for its report, in the folder ``report/`` of its directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Snapshot:
 
 
 class ReportFiles:
-    """``about.json``, ``split.json``, ``points.json``, ``samples.json``, ``round-000003.npz``, ``map.json``, ``problems.txt``.
+    """Files of a report: ``about.json``, ``split.json``, ``points.json``, ``samples.json``, ``round-000003.npz``, and others.
 
     Args:
         directory: of the run.
@@ -46,7 +46,7 @@ class ReportFiles:
         self.path = directory.path / "report"
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What ``write`` wrote, None where there is nothing that can be read."""
+        """Return what ``write`` wrote, None where there is nothing that can be read."""
         try:
             found = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -54,15 +54,15 @@ class ReportFiles:
         return dict(found)
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
-        """Replaces ``name.json``."""
+        """Replace ``name.json``."""
         write_atomically(self.path / f"{name}.json", json.dumps(values, separators=(",", ":")).encode())
 
     def rounds(self) -> list[int]:
-        """Numbers of rounds done that have a snapshot, ascending."""
+        """Return numbers of rounds done that have a snapshot, ascending."""
         return sorted(int(path.stem.removeprefix("round-")) for path in self.path.glob("round-*.npz"))
 
     def save(self, round: int, snapshot: Snapshot) -> None:
-        """Writes the snapshot after this many rounds."""
+        """Write the snapshot after this many rounds."""
         content = io.BytesIO()
         np.savez(
             content,
@@ -74,31 +74,31 @@ class ReportFiles:
         write_atomically(self._snapshot(round), content.getvalue())
 
     def load(self, round: int) -> Snapshot:
-        """The snapshot after this many rounds."""
+        """Return the snapshot after this many rounds."""
         with np.load(self._snapshot(round)) as content:
             return Snapshot(content["features"], content["clusters"], content["confidence"], int(content["num_clusters"]))
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Lets no problem with a page end a run: it is written to ``problems.txt``, and the page says so."""
+    def errors_logged(self) -> Iterator[None]:
+        """Let no problem with a report end a run: write it to ``errors.txt``, and the report says so."""
         try:
             yield
         except Exception:
             # On a full disk nothing can be said; what the run itself writes next will say it.
             with suppress(OSError):
                 self.path.mkdir(parents=True, exist_ok=True)
-                with (self.path / "problems.txt").open("a", encoding="utf-8") as file:
+                with (self.path / "errors.txt").open("a", encoding="utf-8") as file:
                     file.write(format_exc() + "\n")
 
     @property
-    def problems(self) -> str:
+    def errors(self) -> str:
         """Tracebacks of what went wrong."""
-        path = self.path / "problems.txt"
+        path = self.path / "errors.txt"
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    def forget_problems(self) -> None:
-        """Removes the tracebacks, before the page is made anew."""
-        (self.path / "problems.txt").unlink(missing_ok=True)
+    def clear_errors(self) -> None:
+        """Remove the tracebacks, before the report is made anew."""
+        (self.path / "errors.txt").unlink(missing_ok=True)
 
     def _snapshot(self, round: int) -> Path:
         return self.path / f"round-{round:06d}.npz"

@@ -1,4 +1,4 @@
-"""The page of a run while it goes on: a small server on this machine alone."""
+"""Live report of a run: a small server on this machine alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from threading import Lock
 from urllib.parse import parse_qs, urlsplit
 
 from unisono.report.blocks import Document
-from unisono.report.page import render
-from unisono.report.run_page import run_document
+from unisono.report.html import render
+from unisono.report.run_report import run_document
 from unisono.runs.directory import RunDirectory
 
 HOST = "127.0.0.1"
 
 
-class LivePage:
+class LiveReport:
     """The newest document of a run; it is made again only when a file of the run has changed.
 
     Args:
@@ -32,7 +32,7 @@ class LivePage:
         self._document: Document = {}
 
     def document(self) -> Document:
-        """The page as data, with its ``version``."""
+        """Return the report as data, with its ``version``."""
         with self._lock:
             seen = self._state()
             if seen != self._seen:
@@ -44,7 +44,7 @@ class LivePage:
             return self._document
 
     def _state(self) -> tuple[object, ...]:
-        """What changes when there is news: whether the run goes on, and sizes and times of its files."""
+        """Return a key that changes with the run: whether it goes on, and names and times of its files."""
         path = self._directory.path
         files = [*path.glob("*.json*"), *(path / "report").glob("*"), *(path / "checkpoints").glob("*")]
         # The map is written by the page itself.
@@ -53,7 +53,7 @@ class LivePage:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves the page at ``/`` and its data at ``/data.json``, to programs on this machine only.
+    """Server of the report at ``/`` and its data at ``/data.json``, to programs on this machine only.
 
     Args:
         directory: of the run.
@@ -64,11 +64,11 @@ class LiveServer(ThreadingHTTPServer):
 
     def __init__(self, directory: RunDirectory, port: int = 0) -> None:
         super().__init__((HOST, port), _Handler)
-        self.page = LivePage(directory)
+        self.page = LiveReport(directory)
 
     @property
     def address(self) -> str:
-        """Where a browser finds the page."""
+        """URL of the report."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
 
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {f"{name}:{port}" for name in (HOST, "localhost")}
 
     def do_GET(self) -> None:
-        """Answers a browser."""
+        """Answer a browser."""
         if self.headers.get("Host") not in self._hosts:
             # A page from elsewhere whose name was made to point at this machine may not read the run.
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"ask for 127.0.0.1\n")
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is / and /data.json\n")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: the terminal belongs to the user."""
+        """Print nothing: the terminal belongs to the user."""
 
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)

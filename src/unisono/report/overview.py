@@ -1,4 +1,4 @@
-"""What was run: the method in a sentence, the data, the split, the training."""
+"""Overview of a run: the method in a sentence, the data, the split, the training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_COLUMNS = 200
 
 
 def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = False) -> Block:
-    """The facts of a config, as people say them.
+    """Return the facts of a config, as people say them.
 
     Args:
         tree: the resolved config.
@@ -39,7 +39,7 @@ def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = 
             *(_own_data(tree, about) if of_federation else _data(tree, about)),
             ("encoder", f"{model['backbone']}, width {model['width']:g}, {model['norm']} norm{parameters}"),
             (
-                "a client's turn",
+                "a client update",
                 f"{local}, batches of {training['batch_size']}, {training['optimizer']} at "
                 f"{training['learning_rate']:g}, views {tree['views']['preset']}",
             ),
@@ -63,7 +63,7 @@ def _data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _own_data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of a federation: what the recipe says of data, split and shift is not used there."""
+    """Return the facts of a federation's data; the recipe's data, split and shift are not used there."""
     clients = _plural(tree["partition"]["num_clients"], "client")
     return [("federation", clients), ("data", f"the clients' own{', samples of ' + _shape(about) if about else ''}")]
 
@@ -73,12 +73,12 @@ def _shape(about: Mapping[str, Any]) -> str:
 
 
 def method_in_words(name: str, sentence: str) -> str:
-    """The method's sentence, with its name before it where it does not begin with it."""
+    """Return the method's sentence, with its name before it where it does not begin with it."""
     return sentence if sentence.lower().startswith(name.lower()) else f"{name}: {sentence}".removesuffix(": ")
 
 
 def split_in_words(tree: Tree) -> str:
-    """``50 clients, dirichlet with alpha 0.1``."""
+    """Return a split such as ``50 clients, dirichlet with alpha 0.1``."""
     split = tree["partition"]
     if split["scheme"] == "natural":
         return "clients as the data set has them"
@@ -91,27 +91,29 @@ def split_in_words(tree: Tree) -> str:
     return f"{_plural(split['num_clients'], 'client')}, {split['scheme']}{details.get(split['scheme'], '')}"
 
 
-def split_chart(split: Mapping[str, Any], classes: Sequence[str], owners: Sequence[str]) -> Block:
-    """Who holds what, a column per client.
+def split_chart(split: Mapping[str, Any], classes: Sequence[str], client_names: Sequence[str]) -> Block:
+    """Return a chart of the samples of each client, a column per client.
 
     Args:
         split: ``report/split.json``: samples per client, and per client and class.
         classes: their names; empty without labels.
-        owners: names of the clients; empty where they have none.
+        client_names: names of the clients; empty where they have none.
     """
     counts, sizes = split["counts"], split["sizes"]
     note = f"{sum(sizes):,} samples, {min(sizes):,} to {max(sizes):,} a client"
     if classes:
         note += f"; {mean_number_held(torch.tensor(counts)):.1f} of {len(classes)} classes a client on average"
-    return _columns_by_client("Who holds what", counts, sizes, list(classes[: len(counts[0])]) or ["samples"], owners, note)
+    return _columns_by_client(
+        "Who holds what", counts, sizes, list(classes[: len(counts[0])]) or ["samples"], client_names, note
+    )
 
 
-def turn_chart(split: Mapping[str, Any], owners: Sequence[str]) -> Block | None:
-    """Who sees the world turned how far, a column per client; None without a rotation shift.
+def turn_chart(split: Mapping[str, Any], client_names: Sequence[str]) -> Block | None:
+    """Return a chart of the rotations of each client's images, a column per client; None without a rotation shift.
 
     Args:
         split: ``report/split.json``: its ``turns`` are samples per client and bin of angles.
-        owners: names of the clients; empty where they have none.
+        client_names: names of the clients; empty where they have none.
     """
     turns = split.get("turns")
     if not turns:
@@ -119,14 +121,19 @@ def turn_chart(split: Mapping[str, Any], owners: Sequence[str]) -> Block | None:
     width = 360 / len(turns[0])
     bins = [f"{number * width:g} to {(number + 1) * width:g}°" for number in range(len(turns[0]))]
     note = f"{mean_number_held(torch.tensor(turns)):.1f} of {len(bins)} angles a client on average"
-    return _columns_by_client("Rotation of images", turns, split["sizes"], bins, owners, note)
+    return _columns_by_client("Rotation of images", turns, split["sizes"], bins, client_names, note)
 
 
 def _columns_by_client(
-    title: str, counts: Sequence[Sequence[int]], sizes: Sequence[int], parts: Sequence[str], owners: Sequence[str], note: str
+    title: str,
+    counts: Sequence[Sequence[int]],
+    sizes: Sequence[int],
+    parts: Sequence[str],
+    client_names: Sequence[str],
+    note: str,
 ) -> Block:
-    """A column per client; some of them, in the order of their sizes, where there are too many."""
-    names = list(owners) or [str(client) for client in range(len(sizes))]
+    """Return a column per client; some of them, in the order of their sizes, where there are too many."""
+    names = list(client_names) or [str(client) for client in range(len(sizes))]
     shown = list(range(len(sizes)))
     if len(shown) > MOST_COLUMNS:
         by_size = sorted(shown, key=lambda client: -sizes[client])

@@ -14,18 +14,18 @@ MOST_DIMENSIONS = 50
 """t-SNE looks at this many principal components."""
 ITERATIONS = 500
 LATER_ITERATIONS = 350
-"""Of a round that starts from the places of another."""
+"""Iterations for a round that starts from the places of another."""
 
 
-def chosen_projection(wish: Literal["auto", "tsne", "pca"], num_points: int) -> Literal["tsne", "pca"]:
-    """What is done with this many points; t-SNE needs a few neighbours for each."""
-    if wish == "auto":
+def chosen_projection(projection: Literal["auto", "tsne", "pca"], num_points: int) -> Literal["tsne", "pca"]:
+    """Return the projection for this many points; t-SNE needs a few neighbours for each."""
+    if projection == "auto":
         return "tsne" if num_points >= ENOUGH_FOR_TSNE else "pca"
-    return "tsne" if wish == "tsne" and num_points >= 10 else "pca"
+    return "tsne" if projection == "tsne" and num_points >= 10 else "pca"
 
 
 def project(features: Sequence[Array], kind: Literal["tsne", "pca"], seed: int) -> list[Array]:
-    """Places in the unit square, one array of shape (num_points, 2) per round.
+    """Return places in the unit square, one array of shape (num_points, 2) per round.
 
     The last round is laid out first; each earlier one starts from the places of the one after it, and is turned onto them.
 
@@ -45,7 +45,7 @@ def project(features: Sequence[Array], kind: Literal["tsne", "pca"], seed: int) 
 
 
 def principal_components(values: Array, most: int) -> Array:
-    """The leading principal components, shape (num_points, at least 2 and at most ``most``); zeros where there are fewer."""
+    """Return the leading principal components, shape (num_points, 2 to ``most``); zeros where there are fewer."""
     centred = values - values.mean(axis=0)
     left, scales, right = np.linalg.svd(centred, full_matrices=False)
     # The sign of a component is arbitrary; this one depends on the data alone.
@@ -55,7 +55,7 @@ def principal_components(values: Array, most: int) -> Array:
 
 
 def turned_onto(places: Array, target: Array) -> Array:
-    """The same places turned, mirrored and moved, never bent, to lie as near to the target as they can (Procrustes).
+    """Return the same places turned, mirrored and moved, never bent, to lie as near to the target as they can (Procrustes).
 
     Args:
         places: shape (num_points, 2).
@@ -84,14 +84,14 @@ def _tsne(components: Array, start: Array | None, seed: int) -> Array:
 
 
 def _unit(values: Array) -> Array:
-    """Rows of length 1, for probes compare directions too; rows that are not finite become 0."""
+    """Return rows of length 1, since probes compare directions too; rows that are not finite become 0."""
     finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     unit: Array = finite / np.maximum(np.linalg.norm(finite, axis=1, keepdims=True), 1e-12)
     return unit
 
 
 def _in_unit_square(places: Array) -> Array:
-    """Moved and scaled alike in both directions; a few far-off points may not squeeze the rest."""
+    """Return the points moved and scaled alike in both directions; a few far-off points may not squeeze the rest."""
     low, high = np.quantile(places, 0.002, axis=0), np.quantile(places, 0.998, axis=0)
     span = max(float((high - low).max()), 1e-12)
     inside: Array = ((places - (low + high) / 2) / span * 0.96 + 0.5).clip(0, 1)

@@ -1,4 +1,4 @@
-"""Where a run stands, read off its directory."""
+"""Status of a run, read from its directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Word = Literal["finished", "running", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class Status:
-    """A word, and a sentence where more is to say.
+    """Status of a run: a word, and a sentence where more is to say.
 
     Args:
         word: of the four.
@@ -29,7 +29,7 @@ class Status:
 
 
 def run_status(directory: RunDirectory) -> Status:
-    """The status of a run that may be going on in another process."""
+    """Return the status of a run that may be going on in another process."""
     num_rounds = int(directory.config_tree["federation"]["rounds"])
     done = len(directory.logs["metrics"].read())
     if directory.in_use:
@@ -51,7 +51,7 @@ def run_status(directory: RunDirectory) -> Status:
 
 
 def _reason(directory: RunDirectory) -> str:
-    """What ended the run, as it said itself; empty if it was stopped from outside."""
+    """Return the reason that the run gave for its failure; empty if it was stopped from outside."""
     try:
         saved: dict[str, Any] = directory.read_json("status.json")
     except UserError:

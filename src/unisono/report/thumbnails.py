@@ -1,4 +1,4 @@
-"""Many small pictures in one: samples as a page shows them, images as they are and series as lines."""
+"""Sprites of many small images: samples as a page shows them, images as they are and series as lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST_PIXELS = 1_100_000
-"""Of all thumbnails together, so that a page stays small."""
+"""Most pixels of all thumbnails together, so that a page stays small."""
 MOST_BYTES = 1_000_000
 LARGEST_EDGE = 48
 BLOCK = 8
@@ -30,7 +30,7 @@ Sprite = dict[str, Any]
 
 
 def sprite(samples: Tensor) -> Sprite:
-    """All samples as one picture, row by row.
+    """Return all samples as one picture, row by row.
 
     Args:
         samples: uint8 images, shape (num, channels, height, width), or float series, (num, channels, length).
@@ -63,7 +63,7 @@ def _of_images(samples: Tensor) -> Sprite:
 
 
 def _shrunk(samples: Tensor) -> Tensor:
-    """Grey or RGB, no wider than the page has room for, uint8."""
+    """Return grey or RGB images, no wider than the page has room for, uint8."""
     images = samples if samples.shape[1] in (1, 3) else samples[:, :1]
     edge = min(LARGEST_EDGE, int(math.sqrt(MOST_PIXELS / len(images))))
     largest = max(images.shape[-2:])
@@ -74,7 +74,7 @@ def _shrunk(samples: Tensor) -> Tensor:
 
 
 def _encoded(image: Image) -> str:
-    """A data URL: PNG where that is small, else JPEG as fine as the limit allows."""
+    """Return a data URL: PNG where that is small, else JPEG as fine as the limit allows."""
     content = io.BytesIO()
     image.save(content, format="PNG", optimize=False)
     if len(content.getvalue()) <= MOST_BYTES // 3 or image.mode == "P":
@@ -88,7 +88,7 @@ def _encoded(image: Image) -> str:
 
 
 def _of_series(samples: Tensor) -> Sprite:
-    """Lines, one colour per channel; a channel has one scale for all samples, so that they compare; outliers are cut."""
+    """Return series drawn as lines, one colour per channel with one scale for all samples; outliers are cut."""
     from PIL import Image, ImageColor, ImageDraw
 
     width, height = SERIES_SIZE

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from unisono.core.payload import Payload
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import State
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import ServerState
 from unisono.runs.files import (
     explained,
     payload_from_safetensors,
@@ -26,19 +26,19 @@ MANIFEST = "checkpoint.json"
 
 
 class DamagedError(Exception):
-    """A checkpoint cannot be read; the message says why."""
+    """Damaged checkpoint; the message says why it cannot be read."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint restores, besides client states.
+    """Contents of a checkpoint, besides client states.
 
     Args:
         state: the server's state.
         log_lengths: length in bytes of every log at that moment.
     """
 
-    state: State
+    state: ServerState
     log_lengths: Mapping[str, int]
 
 
@@ -55,14 +55,14 @@ class Checkpoints:
         self._keep = keep
 
     def rounds(self) -> list[int]:
-        """The rounds that can be restored, ascending."""
+        """Return the rounds that can be restored, ascending."""
         if not self._directory.is_dir():
             return []
         numbers = (path.name.removeprefix("round-") for path in self._directory.glob("round-*") if path.is_dir())
         return sorted(int(number) for number in numbers if number.isdigit())
 
-    def save(self, state: State, store: ClientStore, log_lengths: Mapping[str, int]) -> None:
-        """Writes a checkpoint and removes the oldest beyond ``keep``."""
+    def save(self, state: ServerState, store: ClientStateStore, log_lengths: Mapping[str, int]) -> None:
+        """Write a checkpoint and remove the oldest beyond ``keep``."""
         target = self._path(state.round)
         temporary = target.with_name(f".{target.name}.tmp")
         with explained(target):
@@ -79,14 +79,14 @@ class Checkpoints:
         for round in self.rounds()[: -self._keep]:
             remove_tree(self._path(round))
 
-    def load(self, round: int, store: ClientStore) -> Checkpoint:
-        """Restores one checkpoint, client states into ``store``; DamagedError if anything in it is not as it was written."""
+    def load(self, round: int, store: ClientStateStore) -> Checkpoint:
+        """Restore one checkpoint, client states into ``store``; raise a DamagedError if it is not as it was written."""
         directory = self._path(round)
         try:
             manifest = _manifest(directory)
             payloads = {name: _payload(directory, manifest, name) for name in manifest["files"]}
             server, optimizer = payloads["server.safetensors"], payloads["optimizer.safetensors"]
-            state = State(manifest["round"], server, optimizer, manifest["releases"])
+            state = ServerState(manifest["round"], server, optimizer, manifest["releases"])
             clients = {int(client): payloads[_client_file(int(client))] for client in manifest["clients"]}
             checkpoint = Checkpoint(state, manifest["logs"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -96,14 +96,14 @@ class Checkpoints:
         return checkpoint
 
     def server_at(self, round: int) -> Payload:
-        """The server's payload alone."""
+        """Return the server's payload alone."""
         directory = self._path(round)
         try:
             return _payload(directory, _manifest(directory), "server.safetensors")
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DamagedError(f"checkpoint {directory.name} is damaged ({error})") from error
 
-    def _write(self, directory: Path, state: State, store: ClientStore, log_lengths: Mapping[str, int]) -> None:
+    def _write(self, directory: Path, state: ServerState, store: ClientStateStore, log_lengths: Mapping[str, int]) -> None:
         files: dict[str, tuple[int, int]] = {}
         for name, payload in (("server.safetensors", state.server), ("optimizer.safetensors", state.optimizer)):
             files[name] = _write_sum(directory / name, payload)
@@ -129,7 +129,7 @@ class Checkpoints:
         sync_directory(directory)
 
     def _previous_manifest(self, before: int) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint before a round, whose files of unchanged clients are linked instead of written again.
+        """Return the newest checkpoint before a round, whose files of unchanged clients are linked instead of written again.
 
         Later ones are what a resumed run passed over as damaged.
         """
@@ -149,7 +149,7 @@ def _client_file(client_id: int) -> str:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under a second name; a copy where the file system has no links."""
+    """Link a file under a second name; copy it where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the clusters of a run look like: their sizes, and contact sheets with a row of sample images per cluster."""
+"""Overview of the clusters of a run: their sizes, and contact sheets with a row of sample images per cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CAPTION = 88
 
 
 def save_contact_sheets(directory: RunDirectory, cluster_model: nn.Module | None, samples: Tensor, seed: int) -> None:
-    """Writes ``clusters/sizes.csv`` and, where samples are images, ``clusters/sheet-1.png`` and so on.
+    """Write ``clusters/sizes.csv`` and, where samples are images, ``clusters/sheet-1.png`` and so on.
 
     Nothing is written where a method has no clusters.
 
@@ -51,7 +51,7 @@ def save_contact_sheets(directory: RunDirectory, cluster_model: nn.Module | None
 
 
 def contact_sheets(samples: Tensor, clusters: Tensor, num_clusters: int, generator: torch.Generator) -> list[bytes]:
-    """PNG files of up to 20 clusters each: number and size of a cluster, and up to 16 random members of it.
+    """Return PNG files of up to 20 clusters each: number and size of a cluster, and up to 16 random members of it.
 
     Args:
         samples: uint8 images, shape (num_samples, 1 or 3, height, width).
@@ -72,7 +72,7 @@ def contact_sheets(samples: Tensor, clusters: Tensor, num_clusters: int, generat
 
 
 def _draw(rows: list[tuple[str, Tensor]]) -> bytes:
-    """A PNG file with a caption and images in every row."""
+    """Return a PNG file with a caption and images in every row."""
     from PIL import Image, ImageDraw
 
     height, width = rows[0][1].shape[-2:]
@@ -91,7 +91,7 @@ def _draw(rows: list[tuple[str, Tensor]]) -> bytes:
 
 
 def _enlarged(image: Tensor, factor: int) -> Image:
-    """A Pillow image of a tensor of shape (1 or 3, height, width), every pixel a square."""
+    """Return a Pillow image of a tensor of shape (1 or 3, height, width), every pixel a square."""
     from PIL import Image
 
     pixels = image.expand(3, -1, -1)

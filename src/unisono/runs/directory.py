@@ -1,4 +1,4 @@
-"""The run directory: what lies where, and who may write."""
+"""The run directory: its files, and its lock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunDirectory:
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunDirectory:
-        """Makes the directory; refuses one that holds anything."""
+        """Make the directory; refuse one that holds anything."""
         with explained(path):
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise UserError(
@@ -51,7 +51,7 @@ class RunDirectory:
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
-        """An existing run; UserError if the directory is none."""
+        """Return an existing run; raise a UserError if the directory is none."""
         if not path.is_dir():
             raise UserError(f"There is no run directory {path}.")
         if not (path / "config.toml").is_file():
@@ -70,7 +70,7 @@ class RunDirectory:
 
     @property
     def clusters(self) -> Path:
-        """Where contact sheets of clusters lie."""
+        """Directory of the contact sheets of clusters."""
         return self.path / "clusters"
 
     @property
@@ -79,7 +79,7 @@ class RunDirectory:
         return ProbeLayers(self.path / "probes", self.checkpoints())
 
     def checkpoints(self, keep: int = 2) -> Checkpoints:
-        """The run's checkpoints."""
+        """Return the run's checkpoints."""
         return Checkpoints(self.path / "checkpoints", keep)
 
     def lock(self, timeout: float = 0.0) -> None:
@@ -102,7 +102,7 @@ class RunDirectory:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process is working in this run."""
+        """True while a process is working in this run."""
         try:
             with (self.path / ".lock").open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -114,26 +114,26 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end; asking does not touch its lock, so it may be asked often."""
+        """True if the run has come to its end; asking does not touch its lock, so it may be asked often."""
         return self._status().get("status") == "finished"
 
     @property
     def untrained(self) -> bool:
-        """Whether it holds the probes of an encoder before the first round, and is finished with that."""
+        """True if it holds the probes of an encoder before the first round, and is finished with that."""
         return self.finished and self._status().get("round") == 0
 
     @property
     def of_federation(self) -> bool:
-        """Whether the run was on a real federation, whose samples are with its clients."""
+        """True if the run was on a real federation, whose samples are with its clients."""
         return (self.path / "federation.json").is_file()
 
     @property
     def command_to_continue(self) -> str:
-        """What goes on with the run where it stopped; on a federation that is the server's business."""
+        """Command that continues the run where it stopped; on a federation it runs on the server."""
         return f"unisono deploy run --resume {self.path.name}" if self.of_federation else f"unisono resume {self.path}"
 
     def unlock(self) -> None:
-        """Lets others write."""
+        """Release the lock, so that others may write."""
         if self._lock is not None:
             # Closing alone would leave the lock with processes that were forked meanwhile.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -141,7 +141,7 @@ class RunDirectory:
             self._lock = None
 
     def save_run_info(self, info: RunInfo) -> None:
-        """Saves what the data told the method, so that the model can be used without the data."""
+        """Save what the method needs to know of the data, so that the model can be used without the data."""
         fields = ("input_shape", "mean", "std", "num_classes", "num_clients", "num_rounds")
         self.write_json("run_info.json", {name: getattr(info, name) for name in fields})
 
@@ -151,11 +151,11 @@ class RunDirectory:
         return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        """Replaces a JSON file."""
+        """Replace a JSON file."""
         write_atomically(self.path / name, (json.dumps(values, indent=1) + "\n").encode())
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run; UserError if it is missing or damaged."""
+        """Return a JSON file of the run; raise a UserError if it is missing or damaged."""
         try:
             values = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -171,12 +171,12 @@ class RunDirectory:
             return {}
 
     def log_lengths(self) -> dict[str, int]:
-        """Length of every log, written through to the disk."""
+        """Return the length of every log, after writing it through to the disk."""
         for log in self.logs.values():
             log.sync()
         return {name: log.length for name, log in self.logs.items()}
 
     def cut_logs(self, lengths: Mapping[str, int]) -> None:
-        """Drops what was logged after a checkpoint."""
+        """Drop what was logged after a checkpoint."""
         for name, log in self.logs.items():
             log.cut(lengths.get(name, 0))

@@ -22,7 +22,7 @@ FORMATS = ("safetensors", "onnx", "torch-export")
 def save_model(
     directory: RunDirectory, encoder: nn.Module, config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Writes ``model/`` of a run: weights, the data they were made for, and the card."""
+    """Write ``model/`` of a run: weights, the data they were made for, and the card."""
     info = directory.load_run_info()
     write_atomically(directory.model / "encoder.safetensors", payload_to_safetensors(Payload({"encoder": get_state(encoder)})))
     write_atomically(directory.model / "model.json", (json.dumps({**info, "model": config["model"]}, indent=1) + "\n").encode())
@@ -30,7 +30,7 @@ def save_model(
 
 
 def export(encoder: nn.Module, input_shape: Sequence[int], format: str, path: Path) -> None:
-    """Writes the encoder to a file.
+    """Write the encoder to a file.
 
     Args:
         encoder: samples to features.
@@ -60,7 +60,7 @@ def export(encoder: nn.Module, input_shape: Sequence[int], format: str, path: Pa
 
 
 def model_card(config: Mapping[str, Any], info: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """What a stranger needs to know to use the encoder, in Markdown."""
+    """Return the model card: all that a stranger needs to use the encoder, in Markdown."""
     shape = " x ".join(map(str, info["input_shape"]))
     is_image = len(info["input_shape"]) == 3
     probes = {name: value for entry in metrics for name, value in entry.items() if name.startswith("probe.")}

@@ -1,4 +1,4 @@
-"""Writes that are whole or not at all: temporary file, fsync, rename."""
+"""Atomic writes: temporary file, fsync, rename."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unisono.core.payload import Payload
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns an operating system's refusal to write into one sentence."""
+    """Turn an operating system's refusal to write into one sentence."""
     try:
         yield
     except OSError as error:
@@ -28,7 +28,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file; whoever reads it sees the old content or the new, never a part."""
+    """Replace a file; whoever reads it sees the old content or the new, never a part."""
     with explained(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_and_sync(path: Path, content: bytes) -> None:
-    """Writes a file through to the disk."""
+    """Write a file through to the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -50,7 +50,7 @@ def write_and_sync(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes renames inside a directory durable."""
+    """Make renames inside a directory durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -59,12 +59,12 @@ def sync_directory(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory; what cannot be removed stays."""
+    """Remove a directory; what cannot be removed stays."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def payload_to_safetensors(payload: Payload) -> bytes:
-    """A payload as a safetensors file; metadata holds its scalars, its groups, and its order, because the format sorts."""
+    """Return a payload as a safetensors file; metadata holds scalars, groups, and the order, because the format sorts."""
     from safetensors.torch import save
 
     seen: set[int] = set()
@@ -80,7 +80,7 @@ def payload_to_safetensors(payload: Payload) -> bytes:
 
 
 def payload_from_safetensors(content: bytes) -> Payload:
-    """The payload of a safetensors file; ValueError if it is damaged."""
+    """Return the payload of a safetensors file; raise a ValueError if it is damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -105,12 +105,12 @@ class JsonLines:
         self.path = path
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Adds a line and hands it to the operating system."""
+        """Add a line and hand it to the operating system."""
         with explained(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_without_nan(entry), allow_nan=False) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines."""
+        """Return all whole lines."""
         if not self.path.exists():
             return []
         lines = self.path.read_text(encoding="utf-8").split("\n")
@@ -122,20 +122,20 @@ class JsonLines:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def cut(self, length: int) -> None:
-        """Drops everything beyond this many bytes."""
+        """Drop everything beyond this many bytes."""
         if self.length > length:
             with explained(self.path):
                 os.truncate(self.path, length)
 
     def sync(self) -> None:
-        """Writes the lines through to the disk."""
+        """Write the lines through to the disk."""
         if self.path.exists():
             with explained(self.path), self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
 
 def _without_nan(value: Any) -> Any:
-    """The same value with null for numbers that JSON has no word for, such as a probe that came out NaN."""
+    """Return the same value with null for numbers that JSON has no word for, such as a probe that came out NaN."""
     if isinstance(value, Mapping):
         return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -8,8 +8,8 @@ from typing import Any
 
 from unisono.core.method import Guarantee
 from unisono.core.payload import Share
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.federation.worker import Report
+from unisono.federation.client_turn import ClientStats
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.privacy.guarantee import SMALLEST_CLUSTER
 from unisono.runs.directory import RunDirectory
@@ -18,15 +18,15 @@ CENTROIDS = "centroids"
 """Lines of privacy.jsonl about statistics have ``what`` = this; the others are about model updates."""
 
 
-class PrivacyReport(Observer):
-    """Counts what every client has released, and states what that means.
+class PrivacyReport(Callback):
+    """Callback that counts the releases of every client, and states what they mean for privacy.
 
-    A client's answer is a release, whether its round was kept or tried again. The counts come from ``privacy.jsonl``, which a
+    A client's answer is a release, whether its round was kept or retried. The counts come from ``privacy.jsonl``, which a
     resumed run cuts back to its checkpoint; the rounds after it are repeated, and counted, once more.
 
     Args:
         directory: where the report goes.
-        shares: the method's whitelist.
+        shares: the method's declared shares.
         guarantee: what the method promises about statistics; None where clients release none.
         accountant: of the noise on model updates; None without noise.
         warnings: sentences that the user was told before the run.
@@ -49,7 +49,7 @@ class PrivacyReport(Observer):
         self._smallest: int | None = None
         self._attempts: list[set[tuple[str, int]]] = []
 
-    def on_start(self, state: State) -> None:
+    def on_run_start(self, state: ServerState) -> None:
         lines = [line for line in self._directory.logs["privacy"].read() if line.get("what") == CENTROIDS]
         self._releases = Counter(client for line in lines for client in line["released"])
         sizes = [line["k"] for line in lines if line.get("k") is not None]
@@ -59,13 +59,13 @@ class PrivacyReport(Observer):
     def on_round_start(self, round: int, num_clients: int) -> None:
         self._attempts.append(set())
 
-    def on_client(self, phase: str, report: Report) -> None:
-        self._attempts[-1].add((phase, report.client_id))
-        size = report.metrics.get(SMALLEST_CLUSTER)
+    def on_client_end(self, phase: str, stats: ClientStats) -> None:
+        self._attempts[-1].add((phase, stats.client_id))
+        size = stats.metrics.get(SMALLEST_CLUSTER)
         if size is not None:
             self._smallest = int(size) if self._smallest is None else min(self._smallest, int(size))
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         released = sorted(client_id for attempt in self._attempts for _, client_id in attempt)
         self._attempts = []
         if self._guarantee is not None:
@@ -80,7 +80,7 @@ class PrivacyReport(Observer):
                 )
         self._directory.write_json("privacy.json", self._report(state))
 
-    def _report(self, state: State) -> dict[str, Any]:
+    def _report(self, state: ServerState) -> dict[str, Any]:
         report: dict[str, Any] = {
             "round": state.round,
             "leaves_a_client": {

@@ -1,4 +1,4 @@
-"""The linear layers of a warm start: what an evaluation leaves to the next, through a kill and a resume as well."""
+"""The linear layers of a warm start: each evaluation starts from the layers of the last one, also after a kill and a resume."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from unisono.runs.files import payload_from_safetensors, payload_to_safetensors,
 class ProbeLayers:
     """One small file per evaluation, as long as a checkpoint may need it.
 
-    A run that goes on from a checkpoint takes the file of the last evaluation at or before it. Later files are written again
-    with the same bits.
+    A run that goes on from a checkpoint takes the file of the last evaluation at or before it. Later files are written again,
+    bit-identical.
 
     Args:
         directory: where the files lie.
@@ -27,7 +27,7 @@ class ProbeLayers:
         self._checkpoints = checkpoints
 
     def load(self, round: int) -> dict[str, LinearClassifier]:
-        """The layers of the last evaluation up to this round, by probe; none if there was no evaluation."""
+        """Return the layers of the last evaluation up to this round, by probe; none if there was no evaluation."""
         before = [number for number in self.rounds() if number <= round]
         if not before:
             return {}
@@ -35,7 +35,7 @@ class ProbeLayers:
         return {name: LinearClassifier(**tensors) for name, tensors in groups.items()}
 
     def save(self, round: int, layers: Mapping[str, LinearClassifier]) -> None:
-        """Writes the layers of an evaluation, and removes those that no checkpoint needs any more."""
+        """Write the layers of an evaluation, and remove those that no checkpoint needs any more."""
         groups = {name: {"weight": x.weight, "bias": x.bias, "classes": x.classes} for name, x in layers.items()}
         write_atomically(self._path(round), payload_to_safetensors(Payload(groups)))
         oldest = min(self._checkpoints.rounds(), default=0)
@@ -43,7 +43,7 @@ class ProbeLayers:
             self._path(number).unlink()
 
     def rounds(self) -> list[int]:
-        """The rounds whose layers are kept, ascending."""
+        """Return the rounds whose layers are kept, ascending."""
         return sorted(int(path.stem.removeprefix("round-")) for path in self._directory.glob("round-*.safetensors"))
 
     def _path(self, round: int) -> Path:

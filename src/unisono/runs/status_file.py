@@ -6,11 +6,11 @@ from contextlib import suppress
 from types import TracebackType
 
 from unisono.core.errors import ClientError, UserError
-from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.directory import RunDirectory
 
 
-class StatusFile(Observer):
+class StatusFile(Callback):
     """Callback and context that writes ``status.json``. An exception that leaves the context is written down as a failure.
 
     On a real federation the file also says that the run waits or goes on, and under which of Flower's numbers: a server that
@@ -31,10 +31,10 @@ class StatusFile(Observer):
         number = {} if self._run_id is None else {"run_id": self._run_id}
         self._directory.write_json("status.json", {"status": status, "round": num_rounds, **number, **more})
 
-    def on_start(self, state: State) -> None:
+    def on_run_start(self, state: ServerState) -> None:
         self._tell(state.round)
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         self._tell(state.round)
 
     def __enter__(self) -> StatusFile:

@@ -1,4 +1,4 @@
-"""Metrics to the trackers that people already use: TensorBoard, MLflow, Weights & Biases, each through its own client.
+"""Trackers of metrics: TensorBoard, MLflow, Weights & Biases, each through its own client.
 
 All are off by default. Each is a package of its own that must be installed. What a tracker sends, and where, is its own affair:
 TensorBoard writes files into the run directory, MLflow writes to its tracking address, Weights & Biases to its servers unless
@@ -16,19 +16,19 @@ from pydantic import Field
 
 from unisono.core.config import Section
 from unisono.core.errors import UserError
-from unisono.federation.rounds import Observer, RoundRecord, State
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.directory import RunDirectory
 
 PACKAGES = ("tensorboard", "mlflow", "wandb")
 """Options of the table that name trackers, and the package that each needs."""
 IDS = "trackers.json"
-"""Where a run keeps its names at the trackers, so that a resumed run goes on in the same place."""
+"""File with the run's names at the trackers, so that a resumed run continues in the same place."""
 LONGEST_PARAMETER = 500
 """Characters of an option's value that MLflow takes in all of its versions."""
 
 
 class TrackConfig(Section):
-    """Where metrics go besides the run directory: the table ``[track]``."""
+    """Destinations of metrics besides the run directory: the table ``[track]``."""
 
     tensorboard: bool = Field(False, description="event files in the run directory, for the package tensorboard")
     mlflow: bool = Field(False, description="a run at mlflow_uri, by the package mlflow")
@@ -41,21 +41,21 @@ class Tracker(Protocol):
     """One service, for one run."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Takes the numbers of a round."""
+        """Take the numbers of a round."""
 
     def close(self) -> None:
-        """Marks the run as finished."""
+        """Mark the run as finished."""
 
 
 def check_trackers(config: TrackConfig) -> None:
-    """Nothing, or a UserError that says which package is missing."""
+    """Raise a UserError that says which package is missing, if one is."""
     for name in PACKAGES:
         if getattr(config, name) and find_spec(name) is None:
             raise UserError(f"track.{name} needs the package {name}: pip install {name}, or set track.{name} to false.")
 
 
-class Tracking(Observer):
-    """Hands every round's numbers to the trackers of the config; steps are numbers of rounds done.
+class Tracking(Callback):
+    """Callback that sends every round's numbers to the trackers of the config; steps are numbers of rounds done.
 
     One that cannot begin is a UserError. One that fails during a run, such as for want of a network, is noted and left out from
     then on: the run directory has all numbers anyway.
@@ -74,7 +74,7 @@ class Tracking(Observer):
         self._num_rounds = num_rounds
         self._trackers: dict[str, Tracker] = {}
 
-    def on_start(self, state: State) -> None:
+    def on_run_start(self, state: ServerState) -> None:
         path = self._directory.path / IDS
         ids: dict[str, Any] = self._directory.read_json(IDS) if path.is_file() else {}
         makers: dict[str, Callable[..., Tracker]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow, "wandb": _WandB}
@@ -91,7 +91,7 @@ class Tracking(Observer):
         if ids:
             self._directory.write_json(IDS, ids)
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         values = {"bytes_down": record.bytes_down, "bytes_up": record.bytes_up, **record.metrics}
         values |= {f"seconds.{name}": seconds for name, seconds in record.seconds.items()}
         for name, tracker in list(self._trackers.items()):
@@ -123,7 +123,7 @@ class _TensorBoard:
 
 
 class _MLflow:
-    """Through MLflow's client object, because its module-level functions keep one run per process."""
+    """Tracker through MLflow's client object, because its module-level functions keep one run per process."""
 
     def __init__(
         self, config: TrackConfig, directory: RunDirectory, tree: Mapping[str, Any], ids: dict[str, Any], round: int
@@ -175,7 +175,7 @@ class _WandB:
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option by its full name."""
+    """Return every option by its full name."""
     return {
         f"{table}.{key}": value
         for table, values in tree.items()

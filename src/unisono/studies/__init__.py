@@ -1,1 +1,1 @@
-"""Studies: a grid of runs, the table and the figure it makes, and runs side by side."""
+"""Studies: a grid of runs, its table and figure, and comparisons of runs."""

@@ -1,4 +1,4 @@
-"""Groups of runs side by side, and how much they differ."""
+"""Comparison of groups of runs, and their differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unisono.studies.tables import TextTable, latex_text
 
 UNSAID = "-"
 DIFFERENCE_HEADS = ("difference", "difference deviation", "pairs", "t-test", "corrected", "Wilcoxon")
-"""Of the columns about a group and the first one."""
+"""Heads of the columns about the difference between a group and the first one."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Comparison:
     metrics: Sequence[str]
 
     def table(self) -> TextTable:
-        """Mean and deviation over seeds: a row per group, a column per metric."""
+        """Return mean and deviation over seeds: a row per group, a column per metric."""
         rows = [
             [group.label, _seeds(group), *(mean_and_deviation(group.summary(m), m) for m in self.metrics)]
             for group in self.groups
@@ -40,7 +40,7 @@ class Comparison:
         return TextTable(["", "seeds", *self.metrics], rows)
 
     def note(self) -> str:
-        """How the table is to be read, and which runs are still on their way."""
+        """Return how to read the table, and which runs are not finished."""
         sentences = ["Mean ± standard deviation over seeds."]
         if any(map(in_percent, self.metrics)):
             sentences.append("Accuracies in percent.")
@@ -50,14 +50,14 @@ class Comparison:
         return " ".join(sentences)
 
     def differences(self, metric: str) -> list[tuple[Group, Difference, float | None]]:
-        """Every group but the first against the first, with the t-test's p-value corrected for their number."""
+        """Return every group but the first against the first, with the t-test's p-value corrected for their number."""
         first, *others = self.groups
         found = [compare_pairs(group.values(metric), first.values(metric)) for group in others]
         corrected = holm([difference.t_test for difference in found])
         return list(zip(others, found, corrected, strict=True))
 
     def difference_table(self) -> TextTable:
-        """What can be said about every difference; p-values are left out where none has one."""
+        """Return a table of all differences; p-values are left out where none has one."""
         rows = []
         for metric in self.metrics:
             for group, difference, corrected in self.differences(metric):
@@ -69,7 +69,7 @@ class Comparison:
         return TextTable(heads[:width], [row[:width] for row in rows], num_names=2)
 
     def explanation(self) -> str:
-        """How the differences are to be read, and why nothing can be said where that is so."""
+        """Return how to read the differences, and why no p-value is given where that is so."""
         found = [difference for metric in self.metrics for _, difference, _ in self.differences(metric)]
         reasons = list(dict.fromkeys(difference.reason for difference in found if difference.reason and difference.num_pairs))
         sentences = [f"Differences are those to {self.groups[0].label}, paired by seed."]
@@ -85,7 +85,7 @@ class Comparison:
         return " ".join(sentences)
 
     def number_table(self) -> TextTable:
-        """All of it as numbers with all their digits, for other programs: a row per metric and group, no unit, no percent."""
+        """Return everything as numbers with all digits, for other programs: a row per metric and group, no unit, no percent."""
         heads = ["group", "metric", "mean", "deviation", "seeds", "runs", "finished", "unfinished", *DIFFERENCE_HEADS]
         rows = []
         for metric in self.metrics:
@@ -98,21 +98,21 @@ class Comparison:
         return TextTable(heads, rows, num_names=2)
 
     def as_markdown(self) -> str:
-        """Tables with what explains them."""
+        """Return the tables as Markdown, with explanations."""
         parts = [self.table().as_markdown(), self.note() + "\n"]
         if self.difference_table().rows:
             parts += [self.difference_table().as_markdown(), self.explanation() + "\n"]
         return "\n".join(parts)
 
     def as_latex(self) -> str:
-        """The same for LaTeX."""
+        """Return the tables as LaTeX, with explanations."""
         parts = [self.table().as_latex(), latex_text(self.note()) + "\n"]
         if self.difference_table().rows:
             parts += [self.difference_table().as_latex(), latex_text(self.explanation()) + "\n"]
         return "\n".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for other programs."""
+        """Return everything as JSON, for other programs."""
         return {
             "groups": [
                 {
@@ -148,7 +148,7 @@ class Comparison:
 
 
 def compare(paths: Iterable[Path], metrics: Sequence[str] = ()) -> Comparison:
-    """Reads runs and puts those together that differ by their seed alone.
+    """Read runs and put those together that differ by their seed alone.
 
     Args:
         paths: run directories, or directories of such.
@@ -174,7 +174,7 @@ def _seeds(group: Group) -> str:
 
 
 def _numbers(difference: Difference, corrected: float | None) -> list[str]:
-    """The cells below ``DIFFERENCE_HEADS``."""
+    """Return the cells below ``DIFFERENCE_HEADS``."""
     tests = [difference.t_test, corrected, difference.wilcoxon]
     return list(map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *tests]))
 

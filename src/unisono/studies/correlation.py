@@ -1,4 +1,4 @@
-"""How far one metric of a run tells another."""
+"""Correlation between two metrics over runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from unisono.studies.results import Results
 
 
 def pairs_of(results: Results, first: str, second: str, variants: Sequence[str]) -> list[tuple[float, float]]:
-    """Two metrics of every finished run of these variants."""
-    values = [outcome.values for outcome in results.outcomes if outcome.cell.variant in variants]
+    """Return two metrics of every finished run of these variants."""
+    values = [cell_result.values for cell_result in results.cell_results if cell_result.cell.variant in variants]
     pairs = [(one.get(first), one.get(second)) for one in values]
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's R; None for fewer than three points or where one metric does not vary."""
+    """Return Pearson's R; None for fewer than three points or where one metric does not vary."""
     if len(pairs) < 3:
         return None
     try:
@@ -26,7 +26,7 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def correlations(results: Results, first: str, second: str) -> str:
-    """Pearson's R of two metrics over all runs, and over those of each variant."""
+    """Return Pearson's R of two metrics over all runs, and over those of each variant."""
     names = [name for name in results.study.row_names if pairs_of(results, first, second, [name])]
     found = {name: correlation(pairs_of(results, first, second, [name])) for name in names}
     whole = correlation(pairs_of(results, first, second, names))

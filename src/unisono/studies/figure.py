@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unisono.report.palette import LIGHT
 from unisono.studies.correlation import correlation, pairs_of
-from unisono.studies.history import AXES, in_percent, parse_effort
+from unisono.studies.history import AXES, in_percent, parse_time_to_target
 from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
 from unisono.studies.study import UNTRAINED
@@ -25,20 +25,20 @@ PANEL_HEIGHT = 4.0
 GROUP_WIDTH = 1.05
 """Inches for the bars of one setting; panels with many settings grow."""
 ASIDE = 0.008
-"""Between the marks of two variants at one place, so that no error bar hides another; a share of the axis."""
+"""Distance between the marks of two variants at one place, so that no error bar hides another; a share of the axis."""
 LETTERS = 12
-"""Of a setting's name on one line under its bars."""
+"""Most letters of a setting's name on one line under its bars."""
 LEGEND_MARK, LEGEND_LETTER = 0.7, 0.09
 """Inches in a legend for a mark with the room around it, and for a letter."""
 
 
 def draw_study(results: Results) -> dict[str, bytes]:
-    """PNG and SVG files by their endings; nothing while no run is finished.
+    """Return PNG and SVG files by their endings; nothing while no run is finished.
 
     Args:
         results: of the study.
     """
-    if not any(outcome.history for outcome in results.outcomes):
+    if not any(cell_result.history for cell_result in results.cell_results):
         return {}
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def draw_study(results: Results) -> dict[str, bytes]:
 
 
 def paper_value(results: Results, metric: str, variant: str, setting: str) -> float | None:
-    """The paper's number if it begins with one, as it is printed there: accuracies in percent."""
+    """Return the paper's number if it begins with one, as it is printed there: accuracies in percent."""
     value = results.study.paper_number(metric, variant, setting)
     if isinstance(value, str):
         try:
@@ -75,20 +75,20 @@ def paper_value(results: Results, metric: str, variant: str, setting: str) -> fl
 
 
 def axis_name(metric: str) -> str:
-    """A metric with its unit."""
-    effort = parse_effort(metric)
-    if effort is not None:
+    """Return a metric with its unit."""
+    target = parse_time_to_target(metric)
+    if target is not None:
         return metric
     return f"{metric} [%]" if in_percent(metric) else metric
 
 
 def shown(value: float | None, metric: str) -> float | None:
-    """A metric in the unit of ``axis_name``."""
+    """Return a metric in the unit of ``axis_name``."""
     return 100 * value if value is not None and in_percent(metric) else value
 
 
 def moved(places: Sequence[float], share: float, log: bool = False) -> list[float]:
-    """Places on an axis, moved to the right by a share of the length they span.
+    """Return places on an axis, moved to the right by a share of the length they span.
 
     Args:
         places: on the axis.
@@ -100,7 +100,7 @@ def moved(places: Sequence[float], share: float, log: bool = False) -> list[floa
 
 
 def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: int) -> list[tuple[Axes, bool]]:
-    """One panel for our numbers and, where there are any, one for the paper's."""
+    """Return one panel for our numbers and, where there are any, one for the paper's."""
     any_paper = any(map(results.study.has_paper_numbers, results.study.config.metrics))
     columns = 2 if any_paper else 1
     width = PANEL_WIDTH
@@ -153,7 +153,7 @@ def _draw_bars(figure: Figure, results: Results) -> None:
 
 
 def _bars(results: Results, metric: str, variant: str, paper: bool) -> list[tuple[int, float, float]]:
-    """Place, height and deviation of a variant's bars, at the settings for which it has one."""
+    """Return place, height and deviation of a variant's bars, at the settings for which it has one."""
     points = [_point(results, metric, variant, setting, paper) for setting in results.study.setting_names]
     return [(place, height, error) for place, (height, error) in enumerate(points) if height is not None]
 
@@ -188,7 +188,7 @@ def _draw_curves(figure: Figure, results: Results) -> None:
     from matplotlib.ticker import MaxNLocator
 
     study, axis = results.study, results.study.config.axis
-    metrics = [metric for metric in study.config.metrics if parse_effort(metric) is None]
+    metrics = [metric for metric in study.config.metrics if parse_time_to_target(metric) is None]
     settings = study.setting_names
     figure.set_size_inches(PANEL_WIDTH * len(settings), PANEL_HEIGHT * len(metrics))
     for row, metric in enumerate(metrics):
@@ -215,7 +215,7 @@ def _draw_curves(figure: Figure, results: Results) -> None:
 
 
 def _draw_scatter(figure: Figure, results: Results) -> None:
-    """A point per run: the second metric over the first, with their correlation."""
+    """Draw a point per run: the second metric over the first, with their correlation."""
     study = results.study
     first, second = study.config.metrics[:2] if len(study.config.metrics) > 1 else study.config.metrics * 2
     figure.set_size_inches(PANEL_WIDTH, 1.2 * PANEL_HEIGHT)
@@ -246,7 +246,7 @@ def _wrapped(name: str) -> str:
 
 
 def _add_legend(figure: Figure, names: Sequence[str]) -> None:
-    """One for all panels, below them, where it hides nothing."""
+    """Add one legend for all panels, below them, where it hides nothing."""
     handles: dict[str, Artist] = {}
     for axes in figure.axes:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}

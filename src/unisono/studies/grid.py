@@ -13,8 +13,8 @@ from unisono.core.errors import UserError
 from unisono.recipes import Layer, LayeredConfig, assemble
 from unisono.studies.study import UNTRAINED, OverrideConfig, PartConfig, SettingConfig, Study, VariantConfig, slug
 
-NO_PAGE = "report.enabled=false"
-"""A study draws its own page; one for every run would take longer than many of the runs."""
+NO_REPORT = "report.enabled=false"
+"""Override for every cell: a study has its own report; one for every run would take longer than many of the runs."""
 OTHER_RUN = re.compile(r"\{run of ([^{}]+)\}")
 
 
@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """As it is called on the screen."""
+        """Name of the cell on the screen."""
         return ", ".join(filter(None, [self.variant, "" if self.setting == "all" else self.setting, f"seed {self.seed}"]))
 
     def layered(self) -> LayeredConfig:
@@ -67,7 +67,7 @@ class Cell:
 def make_cells(
     study: Study, directory: Path, *, seeds: Sequence[int] | None = None, overrides: Iterable[str] = ()
 ) -> list[Cell]:
-    """All cells, the first seed of every cell before the second of any, so that a part of a study says something about all.
+    """Return all cells, the first seed of every cell before the second of any, so that a part of a study covers all cells.
 
     Args:
         study: what to vary.
@@ -86,7 +86,7 @@ def make_cells(
 
 
 def select(cells: Sequence[Cell], study: Study, names: Iterable[str]) -> list[Cell]:
-    """The cells of these variants and settings; where no variant (or no setting) is named, of all.
+    """Return the cells of these variants and settings; where no variant (or no setting) is named, of all.
 
     Args:
         cells: to choose from.
@@ -109,7 +109,7 @@ def select(cells: Sequence[Cell], study: Study, names: Iterable[str]) -> list[Ce
 
 
 def cell_path(study: Study, directory: Path, variant: str, setting: str, seed: int) -> Path:
-    """The run directory of a cell."""
+    """Return the run directory of a cell."""
     return directory / study.directory / "_".join([slug(variant), slug(setting), f"seed-{seed}"])
 
 
@@ -126,7 +126,7 @@ def _make(
     reference = next((part.recipe for part in reversed(parts) if part.recipe is not None), study.config.recipe)
     method = next((part.method for part in reversed(parts) if part.method is not None), None)
     path = cell_path(study, directory, name, setting.name, seed)
-    assignments = [NO_PAGE, *study.config.set, *(text for part in parts for text in part.set)]
+    assignments = [NO_REPORT, *study.config.set, *(text for part in parts for text in part.set)]
     for override in study.overrides:
         if _applies(override, study, variant.name, setting.name):
             assignments += override.set
@@ -159,7 +159,7 @@ def _applies(override: OverrideConfig, study: Study, variant: str, setting: str)
 
 
 def _filled(text: str, study: Study, directory: Path, setting: str, seed: int) -> str:
-    """An assignment with the path of another variant's run of the same setting and seed in it."""
+    """Return an assignment with the path of another variant's run of the same setting and seed in it."""
 
     def path_of(match: re.Match[str]) -> str:
         name = match.group(1).strip()
@@ -171,6 +171,6 @@ def _filled(text: str, study: Study, directory: Path, setting: str, seed: int) -
 
 
 def _located(reference: str, root: Path) -> str:
-    """A recipe file beside the study's own file, if there is one of this name."""
+    """Return a recipe file beside the study's own file, if there is one of this name."""
     beside = root / reference
     return str(beside) if reference.endswith(".toml") and beside.is_file() else reference

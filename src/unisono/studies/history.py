@@ -1,4 +1,4 @@
-"""What a run came to: a metric at its end, over its course, or the effort it took to reach a value."""
+"""Results of a run: a metric at its end, over its course, or the time it took to reach a value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unisono.core.errors import UserError
+from unisono.runs.callbacks import PREFIX
 from unisono.runs.files import JsonLines
-from unisono.runs.probing import PREFIX
 from unisono.studies.study import Axis
 
 AXES: dict[Axis, str] = {
@@ -19,16 +19,16 @@ AXES: dict[Axis, str] = {
     "seconds": "time [s]",
     "delay": "modelled time [s]",
 }
-"""What a curve can go over, and its label."""
+"""Axes of a curve, and their labels."""
 PERCENT = ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "cluster-accuracy", "nmi", "ari", "kmeans-accuracy",
            "kmeans-nmi", "kmeans-ari")  # fmt: skip
 """Metrics that papers print in percent."""
-_EFFORT = re.compile(r"(?P<axis>[a-z]+) to (?P<metric>\S+) (?P<value>[0-9.eE+-]+)")
+_TIME_TO_TARGET = re.compile(r"(?P<axis>[a-z]+) to (?P<metric>\S+) (?P<value>[0-9.eE+-]+)")
 
 
 @dataclass(frozen=True)
-class Effort:
-    """A metric such as ``rounds to linear 0.8``: how far a run had to go to reach a value.
+class TimeToTarget:
+    """A metric such as ``rounds to linear 0.8``: the rounds, bytes or time that a run took to reach a value.
 
     Args:
         axis: what is counted.
@@ -41,22 +41,22 @@ class Effort:
     value: float
 
 
-def parse_effort(name: str) -> Effort | None:
-    """The parts of ``rounds to linear 0.8``; None for the name of a plain metric."""
-    match = _EFFORT.fullmatch(name)
+def parse_time_to_target(name: str) -> TimeToTarget | None:
+    """Return the parts of ``rounds to linear 0.8``; None for the name of a plain metric."""
+    match = _TIME_TO_TARGET.fullmatch(name)
     if match is None:
         return None
     axis = match["axis"]
     if axis not in AXES:
         raise UserError(f"The metric {name!r} counts {axis!r}; known are {', '.join(AXES)}.")
     try:
-        return Effort(axis, match["metric"], float(match["value"]))
+        return TimeToTarget(axis, match["metric"], float(match["value"]))
     except ValueError as error:
         raise UserError(f"The metric {name!r} must end with a number.") from error
 
 
 def in_percent(name: str) -> bool:
-    """Whether a metric is shown times 100."""
+    """Return whether a metric is shown times 100."""
     return name in PERCENT
 
 
@@ -87,22 +87,22 @@ class History:
         return float(self.records[-1]["seconds"]) if self.records else 0.0
 
     def curve(self, metric: str, axis: Axis) -> list[tuple[float, float]]:
-        """Places and values of a metric, in the order of rounds; records that lack either are left out."""
+        """Return places and values of a metric, in the order of rounds; records that lack either are left out."""
         name = self._name(metric)
         pairs = [(record.get(axis), record.get(name)) for record in self.records]
         return [(float(place), float(value)) for place, value in pairs if place is not None and value is not None]
 
     def value(self, metric: str) -> float | None:
-        """A metric at the end of the run, or the effort that a value took; None where there is none or it was not reached."""
-        effort = parse_effort(metric)
-        if effort is None:
+        """Return a metric at the end of the run, or what reaching a value took; None if there is none or it was not reached."""
+        target = parse_time_to_target(metric)
+        if target is None:
             values = [value for record in self.records if (value := record.get(self._name(metric))) is not None]
             return float(values[-1]) if values else None
-        reached = (place for place, value in self.curve(effort.metric, effort.axis) if value >= effort.value)
+        reached = (place for place, value in self.curve(target.metric, target.axis) if value >= target.value)
         return next(reached, None)
 
     def probes(self) -> dict[str, float]:
-        """The last probes by name."""
+        """Return the last probes by name."""
         names = dict.fromkeys(name for record in self.records for name in record if name.startswith(PREFIX))
         found = {name.removeprefix(PREFIX): self.value(name.removeprefix(PREFIX)) for name in names}
         return {name: value for name, value in found.items() if value is not None}

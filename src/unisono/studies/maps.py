@@ -12,7 +12,7 @@ from unisono.loaded import load
 from unisono.report.palette import LIGHT
 from unisono.report.projection import Array, chosen_projection, project
 from unisono.studies.grid import Cell
-from unisono.studies.results import Outcome, Results, number
+from unisono.studies.results import CellResult, Results, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ PANEL = 3.2
 
 
 def draw_maps(figure: Figure, results: Results) -> None:
-    """A map of every cell's first finished run, with the study's first metric in its title.
+    """Draw a map of every cell's first finished run, with the study's first metric in its title.
 
     Args:
         figure: an empty one.
@@ -36,15 +36,15 @@ def draw_maps(figure: Figure, results: Results) -> None:
     figure.set_size_inches(PANEL * columns, (PANEL + 0.4) * rows + 0.5)
     metric = results.study.config.metrics[0]
     names: tuple[str, ...] = ()
-    for place, outcome in enumerate(panels, start=1):
-        features, labels, names = _points(outcome.cell)
+    for place, cell_result in enumerate(panels, start=1):
+        features, labels, names = _points(cell_result.cell)
         kind = chosen_projection("tsne", len(features))
-        places = project([features], kind, outcome.cell.seed)[0]
+        places = project([features], kind, cell_result.cell.seed)[0]
         axes = figure.add_subplot(rows, columns, place)
         for label in range(len(names)):
             chosen = labels == label
             axes.scatter(places[chosen, 0], places[chosen, 1], s=5, linewidths=0, color=LIGHT[label % len(LIGHT)])
-        axes.set_title(_title(outcome, metric), fontsize=9)
+        axes.set_title(_title(cell_result, metric), fontsize=9)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.set_aspect("equal", adjustable="datalim")
@@ -52,8 +52,8 @@ def draw_maps(figure: Figure, results: Results) -> None:
     _add_classes(figure, names)
 
 
-def _panels(results: Results) -> list[Outcome]:
-    """The first finished run of every cell, in the order of the table."""
+def _panels(results: Results) -> list[CellResult]:
+    """Return the first finished run of every cell, in the order of the table."""
     found = []
     for setting in results.study.setting_names:
         for variant in results.study.row_names:
@@ -61,14 +61,14 @@ def _panels(results: Results) -> list[Outcome]:
     return found
 
 
-def _title(outcome: Outcome, metric: str) -> str:
-    setting = "" if outcome.cell.setting == "all" else f", {outcome.cell.setting}"
-    value = outcome.values.get(metric)
-    return f"{outcome.cell.variant}{setting}" + ("" if value is None else f"\n{metric} {number(value, metric)}")
+def _title(cell_result: CellResult, metric: str) -> str:
+    setting = "" if cell_result.cell.setting == "all" else f", {cell_result.cell.setting}"
+    value = cell_result.values.get(metric)
+    return f"{cell_result.cell.variant}{setting}" + ("" if value is None else f"\n{metric} {number(value, metric)}")
 
 
 def _points(cell: Cell) -> tuple[Array, Array, tuple[str, ...]]:
-    """Features and labels of test samples, and the names of classes."""
+    """Return features and labels of test samples, and the names of classes."""
     experiment = Experiment.prepare(cell.config())
     data = experiment.dataset
     server = experiment.initial_server() if cell.untrained else load(cell.path).server

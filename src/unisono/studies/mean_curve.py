@@ -11,7 +11,7 @@ from unisono.studies.study import Axis
 
 
 def mean_curve(results: Results, metric: str, variant: str, setting: str, axis: Axis) -> list[tuple[float, float, float]]:
-    """Place, mean and deviation over seeds, at the rounds that all seeds of a cell have.
+    """Return place, mean and deviation over seeds, at the rounds that all seeds of a cell have.
 
     Args:
         results: of the study.
@@ -26,7 +26,7 @@ def mean_curve(results: Results, metric: str, variant: str, setting: str, axis: 
 
 
 def mean_over_seeds(histories: Sequence[History], metric: str, axis: Axis) -> list[tuple[float, float, float]]:
-    """Place, mean and deviation of a metric, at the rounds after which all runs have it.
+    """Return place, mean and deviation of a metric, at the rounds after which all runs have it.
 
     Args:
         histories: of runs that differ by their seed; those that never log the metric are left out.
@@ -44,7 +44,7 @@ def mean_over_seeds(histories: Sequence[History], metric: str, axis: Axis) -> li
 
 
 def _by_round(history: History, metric: str, axis: Axis) -> dict[float, tuple[float, float]]:
-    """Place and value by the number of rounds done."""
+    """Return place and value by the number of rounds done."""
     places = {float(record["rounds"]): record.get(axis) for record in history.records}
     values = history.curve(metric, "rounds")
     return {round: (float(place), value) for round, value in values if (place := places[round]) is not None}

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unisono.studies.grid import Cell
-from unisono.studies.history import History, in_percent, parse_effort
-from unisono.studies.runner import Status, status_of
+from unisono.studies.history import History, in_percent, parse_time_to_target
+from unisono.studies.runner import CellStatus, status_of
 from unisono.studies.study import Study
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A metric over seeds.
+    """Return a metric over seeds.
 
     Args:
         values: one for each seed that has one, in the order of seeds.
@@ -28,7 +28,7 @@ class Summary:
 
     @property
     def mean(self) -> float | None:
-        """Over seeds; None without a value."""
+        """Mean over seeds; None without a value."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
@@ -38,8 +38,8 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one cell.
+class CellResult:
+    """Result of one cell.
 
     Args:
         cell: which.
@@ -50,7 +50,7 @@ class Outcome:
     """
 
     cell: Cell
-    status: Status
+    status: CellStatus
     history: History | None
     values: Mapping[str, float | None]
     reason: str = ""
@@ -62,30 +62,30 @@ class Results:
 
     Args:
         study: theirs.
-        outcomes: one for each cell.
+        cell_results: one for each cell.
     """
 
     study: Study
-    outcomes: Sequence[Outcome]
-    by_place: Mapping[tuple[str, str], Sequence[Outcome]] = field(init=False)
+    cell_results: Sequence[CellResult]
+    by_place: Mapping[tuple[str, str], Sequence[CellResult]] = field(init=False)
 
     def __post_init__(self) -> None:
-        by_place: dict[tuple[str, str], list[Outcome]] = {}
-        for outcome in self.outcomes:
-            by_place.setdefault((outcome.cell.variant, outcome.cell.setting), []).append(outcome)
+        by_place: dict[tuple[str, str], list[CellResult]] = {}
+        for cell_result in self.cell_results:
+            by_place.setdefault((cell_result.cell.variant, cell_result.cell.setting), []).append(cell_result)
         object.__setattr__(self, "by_place", by_place)
 
-    def finished(self, variant: str, setting: str) -> list[Outcome]:
-        """The finished runs of a cell, one for each seed."""
-        return [outcome for outcome in self.by_place.get((variant, setting), []) if outcome.history is not None]
+    def finished(self, variant: str, setting: str) -> list[CellResult]:
+        """Return the finished runs of a cell, one for each seed."""
+        return [cell_result for cell_result in self.by_place.get((variant, setting), []) if cell_result.history is not None]
 
     def summary(self, metric: str, variant: str, setting: str) -> Summary:
-        """A metric over seeds."""
+        """Return a metric over seeds."""
         runs = self.finished(variant, setting)
         return Summary([value for run in runs if (value := run.values[metric]) is not None], len(runs))
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for other programs."""
+        """Return everything as JSON, for other programs."""
         study = self.study
         config = study.config
         about = {name: getattr(config, name) for name in ("title", "claim", "source", "scale", "cost")}
@@ -110,30 +110,30 @@ class Results:
             "study": study.name,
             **about,
             "results": summaries,
-            "runs": [_run_as_json(outcome) for outcome in self.outcomes],
+            "runs": [_run_as_json(cell_result) for cell_result in self.cell_results],
         }
 
 
 def collect(study: Study, cells: Iterable[Cell], failures: Mapping[Cell, str] | None = None) -> Results:
-    """Reads the run directories of these cells.
+    """Read the run directories of these cells.
 
     Args:
         study: theirs.
         cells: finished or not.
         failures: reasons of those that failed just now.
     """
-    outcomes = []
+    cell_results = []
     for cell in cells:
         status = status_of(cell.path)
-        history = History(cell.path) if status is Status.finished else None
+        history = History(cell.path) if status is CellStatus.finished else None
         names = study.metric_names(cell.variant).items()
         values = {metric: history.value(name) if history else None for metric, name in names}
-        outcomes.append(Outcome(cell, status, history, values, (failures or {}).get(cell, "")))
-    return Results(study, outcomes)
+        cell_results.append(CellResult(cell, status, history, values, (failures or {}).get(cell, "")))
+    return Results(study, cell_results)
 
 
 def number(value: float | str | None, metric: str) -> str:
-    """As people read it: accuracies in percent, others with four digits, an empty string for None."""
+    """Return a number as people read it: accuracies in percent, others with four digits, an empty string for None."""
     if value is None or isinstance(value, str):
         return value or ""
     if in_percent(metric):
@@ -142,7 +142,7 @@ def number(value: float | str | None, metric: str) -> str:
 
 
 def with_deviation(mean: float, deviation: float | None, metric: str) -> str:
-    """``71.2 ± 0.5``; what is not in percent has the digits that two of the deviation's leave it."""
+    """Return text such as ``71.2 ± 0.5``; what is not in percent has as many digits as two of the deviation's."""
     if deviation is None:
         return number(mean, metric)
     if in_percent(metric) or deviation <= 0 or not math.isfinite(deviation):
@@ -152,25 +152,25 @@ def with_deviation(mean: float, deviation: float | None, metric: str) -> str:
 
 
 def mean_and_deviation(summary: Summary, metric: str) -> str:
-    """``71.2 ± 0.5``; says how many of the runs have a value where not all do, and nothing where none has."""
+    """Return text such as ``71.2 ± 0.5``, with the number of runs that have a value where not all do, empty where none has."""
     if summary.num_runs == 0:
         return ""
     if summary.mean is None:
-        return "not reached" if parse_effort(metric) else ""
+        return "not reached" if parse_time_to_target(metric) else ""
     text = with_deviation(summary.mean, summary.deviation, metric)
     return text if len(summary.values) == summary.num_runs else f"{text} ({len(summary.values)} of {summary.num_runs})"
 
 
-def _run_as_json(outcome: Outcome) -> dict[str, Any]:
-    cell, history = outcome.cell, outcome.history
+def _run_as_json(cell_result: CellResult) -> dict[str, Any]:
+    cell, history = cell_result.cell, cell_result.history
     return {
         "variant": cell.variant,
         "setting": cell.setting,
         "seed": cell.seed,
         "run": cell.path.name,
-        "status": str(outcome.status),
-        "reason": outcome.reason,
+        "status": str(cell_result.status),
+        "reason": cell_result.reason,
         "seconds": history.seconds if history else None,
-        "metrics": dict(outcome.values),
+        "metrics": dict(cell_result.values),
         "probes": history.probes() if history else {},
     }

@@ -1,4 +1,4 @@
-"""Runs that lie beside a study already: the same program and config give the same bits, so they are copied, not made again."""
+"""Reuse of runs: the same program and config give bit-identical results, so a finished run is copied, not made again."""
 
 from __future__ import annotations
 
@@ -18,73 +18,73 @@ from unisono.report.environment import environment
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import explained, write_atomically
 from unisono.studies.grid import Cell
-from unisono.studies.history import parse_effort
-from unisono.studies.runner import Status, comparable, status_of
+from unisono.studies.history import parse_time_to_target
+from unisono.studies.runner import CellStatus, comparable, status_of
 from unisono.studies.study import Study
 
 CLOCKS = ("seconds", "delay")
-"""What depends on the machine and on what else it did."""
+"""Axes that depend on the machine and its load."""
 NOT_COPIED = (".lock", "report.html", "trackers.json", "tensorboard")
-"""What speaks of the run that was copied."""
+"""Files that belong to the copied run alone."""
 OF_THE_MOMENT = ("started", "memory")
-"""What in an environment changes no number."""
+"""Entries of an environment that change no number."""
 
 
 def is_timed(study: Study) -> bool:
-    """Whether the study looks at time that passed, which is not the same twice."""
-    efforts = [parse_effort(metric) for metric in study.config.metrics]
-    axes = [study.config.axis, *study.config.metrics, *(effort.axis for effort in efforts if effort is not None)]
+    """Return whether the study measures time, which is not the same twice."""
+    targets = [parse_time_to_target(metric) for metric in study.config.metrics]
+    axes = [study.config.axis, *study.config.metrics, *(target.axis for target in targets if target is not None)]
     return any(axis in CLOCKS for axis in axes)
 
 
-def find_twins(cells: Iterable[Cell], directory: Path) -> dict[Cell, Path]:
-    """For cells that have not begun: a finished run of the same program and config, in another study or on its own.
+def find_reusable_runs(cells: Iterable[Cell], directory: Path) -> dict[Cell, Path]:
+    """Return a finished run of the same program and config for each cell that has not begun, from another study or a lone run.
 
-    A config that names a file has no twin, for the file may have changed since; neither has one that asks for a page or a
-    tracker of its own. A run that lost a client on the way is nobody's twin.
+    A config that names a file has no reusable run, as the file may have changed since; nor has one that asks for a report or a
+    tracker of its own. A run that lost a client on the way is never reused.
 
     Args:
         cells: of one study.
         directory: where studies and runs lie.
     """
-    missing = [cell for cell in cells if status_of(cell.path) is Status.missing]
+    missing = [cell for cell in cells if status_of(cell.path) is CellStatus.missing]
     own = {cell.path.parent.resolve() for cell in missing}
     known: dict[tuple[Any, ...], list[Path]] = defaultdict(list)
     for path in _finished(directory) if missing else ():
         if path.parent.resolve() not in own:
             with suppress(UserError, KeyError, TypeError):  # damaged, and no concern of this study
                 known[_cheap_key(RunDirectory(path).config_tree, RunDirectory(path).untrained)].append(path)
-    twins: dict[Cell, Path] = {}
+    reusable: dict[Cell, Path] = {}
     for cell in missing:
         config = cell.config()
         candidates = known.get(_cheap_key(config.as_tree(), cell.untrained), ())
         if candidates and _can_be_copied(config):
-            twin = next((path for path in candidates if _is_twin(path, config)), None)
-            twins |= {} if twin is None else {cell: twin}
-    return twins
+            source = next((path for path in candidates if _is_reusable(path, config)), None)
+            reusable |= {} if source is None else {cell: source}
+    return reusable
 
 
-def take_over(cell: Cell, twin: Path) -> None:
-    """Copies the run to where the cell's belongs, whole or not at all.
+def copy_run(cell: Cell, source: Path) -> None:
+    """Copy the run to the cell's directory, whole or not at all.
 
     Args:
         cell: has no run yet.
-        twin: a finished run of the same config.
+        source: a finished run of the same config.
     """
     with explained(cell.path):
         cell.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cell.path.parent, prefix=".copy-") as scratch:
             copy = Path(scratch) / cell.path.name
-            shutil.copytree(twin, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
             write_atomically(copy / "config.toml", write_toml(cell.config().as_tree()).encode())
             directory = RunDirectory(copy)
             if not directory.finished:
-                raise UserError(f"{twin} is being worked on.")
-            directory.write_json("status.json", {**directory.read_json("status.json"), "copied_from": str(twin)})
+                raise UserError(f"{source} is being worked on.")
+            directory.write_json("status.json", {**directory.read_json("status.json"), "copied_from": str(source)})
             try:
                 copy.rename(cell.path)
             except OSError:
-                if status_of(cell.path) is Status.missing:  # otherwise another process that shares the study was faster
+                if status_of(cell.path) is CellStatus.missing:  # otherwise another process that shares the study was faster
                     raise
 
 
@@ -94,7 +94,7 @@ def _finished(directory: Path) -> Iterator[Path]:
 
 
 def _cheap_key(tree: Tree, untrained: bool) -> tuple[Any, ...]:
-    """Equal for equal configs, and made without resolving them."""
+    """Return a key that is equal for equal configs, and made without resolving them."""
     return (untrained, tree["run"]["seed"], tree["method"]["name"], tree["data"]["dataset"])
 
 
@@ -105,7 +105,7 @@ def _can_be_copied(config: Config) -> bool:
     return not (names_a_file or config.report.enabled or track.tensorboard or track.mlflow or track.wandb)
 
 
-def _is_twin(path: Path, config: Config) -> bool:
+def _is_reusable(path: Path, config: Config) -> bool:
     directory = RunDirectory(path)
     try:
         return (

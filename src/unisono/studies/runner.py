@@ -1,4 +1,4 @@
-"""Runs the cells of a study one after another: finished ones are kept, stopped ones go on, a failure stays alone."""
+"""Run the cells of a study one after another: keep finished ones, continue stopped ones, isolate failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unisono.config import Config, resolve
 from unisono.core.config import Tree
 from unisono.core.errors import ClientError, UserError
 from unisono.experiment import Experiment
-from unisono.federation.rounds import Observer
+from unisono.federation.loop import Callback
 from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
@@ -24,8 +24,8 @@ UNCOMPARED = ("format", "recipe", "engine", "report", "track")
 """Tables that change no number of a run."""
 
 
-class Status(StrEnum):
-    """Where a cell stands."""
+class CellStatus(StrEnum):
+    """Status of a cell."""
 
     missing = "not run"
     running = "running"
@@ -33,72 +33,72 @@ class Status(StrEnum):
     finished = "finished"
 
 
-class Watcher:
-    """Looks on while a study runs. Every hook may be left out."""
+class StudyCallback:
+    """Base class for callbacks of a study. Override only the hooks you need."""
 
-    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
-        """A cell is about to run; returns who looks on."""
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Callback]:
+        """Handle the start of a cell; return the callbacks of its run."""
         return ()
 
     def on_cell_end(self, cell: Cell, seconds: float) -> None:
-        """A cell is finished."""
+        """Handle the end of a cell."""
 
     def on_cell_failure(self, cell: Cell, reason: str) -> None:
-        """A cell has failed, and the study goes on without it."""
+        """Handle a cell that has failed; the study goes on without it."""
 
 
-def status_of(path: Path) -> Status:
-    """Where the run of a cell stands."""
+def status_of(path: Path) -> CellStatus:
+    """Return the status of a cell's run."""
     directory = RunDirectory(path)
     if directory.finished:
-        return Status.finished
+        return CellStatus.finished
     if not (path / "config.toml").is_file():
-        return Status.missing
-    return Status.running if directory.in_use else Status.unfinished
+        return CellStatus.missing
+    return CellStatus.running if directory.in_use else CellStatus.unfinished
 
 
-def run_cells(cells: Iterable[Cell], watcher: Watcher | None = None) -> dict[Cell, str]:
-    """Runs what is not finished yet; returns the reasons of those that failed.
+def run_cells(cells: Iterable[Cell], callback: StudyCallback | None = None) -> dict[Cell, str]:
+    """Run what is not finished yet; return the reasons of those that failed.
 
     A cell that another process is working on is passed over, and so is one that starts from such a cell's encoder: several
     processes can share a study.
 
     Args:
         cells: in this order.
-        watcher: told about every cell.
+        callback: told about every cell.
     """
-    watcher = watcher or Watcher()
+    callback = callback or StudyCallback()
     failures: dict[Cell, str] = {}
     for cell in cells:
-        if status_of(cell.path) in (Status.finished, Status.running) or _waits(cell):
+        if status_of(cell.path) in (CellStatus.finished, CellStatus.running) or _waits(cell):
             continue
         begin = time.perf_counter()
         try:
             config = cell.config()
-            run_cell(cell, config, watcher.on_cell_start(cell, config))
+            run_cell(cell, config, callback.on_cell_start(cell, config))
         except (UserError, ClientError) as error:
-            if status_of(cell.path) is Status.running:
+            if status_of(cell.path) is CellStatus.running:
                 continue  # another process was faster by a moment
             failures[cell] = str(error)
         except Exception as error:  # whatever goes wrong in one cell says nothing against the others
             failures[cell] = f"{type(error).__name__}: {error}"
         if cell in failures:
-            watcher.on_cell_failure(cell, failures[cell])
+            callback.on_cell_failure(cell, failures[cell])
         else:
-            watcher.on_cell_end(cell, time.perf_counter() - begin)
+            callback.on_cell_end(cell, time.perf_counter() - begin)
     return failures
 
 
 @contextmanager
-def helpers(cells: Sequence[Cell], number: int) -> Iterator[None]:
-    """Processes that work on the same cells meanwhile; the end of the block waits for them, an exception ends them.
+def worker_processes(cells: Sequence[Cell], number: int) -> Iterator[None]:
+    """Run the same cells in other processes meanwhile; the end of the block waits for them, an exception ends them.
 
     Args:
         cells: as for ``run_cells``.
         number: of processes, beside this one.
     """
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_help, args=(list(cells), os.getpid())) for _ in range(number)]
+    processes = [context.Process(target=_work_on_cells, args=(list(cells), os.getpid())) for _ in range(number)]
     for process in processes:
         process.start()
     try:
@@ -111,19 +111,19 @@ def helpers(cells: Sequence[Cell], number: int) -> Iterator[None]:
             process.join()
 
 
-def run_cell(cell: Cell, config: Config, observers: Sequence[Observer] = ()) -> None:
-    """Runs one cell to its end, from its last checkpoint where it has one."""
+def run_cell(cell: Cell, config: Config, callbacks: Sequence[Callback] = ()) -> None:
+    """Run one cell to its end, from its last checkpoint where it has one."""
     rounds = 0 if cell.untrained else None
-    if status_of(cell.path) is Status.missing:
-        start(Experiment.prepare(config), cell.path, observers=observers, rounds=rounds)
+    if status_of(cell.path) is CellStatus.missing:
+        start(Experiment.prepare(config), cell.path, callbacks=callbacks, rounds=rounds)
     else:
-        resume(cell.path, observers=observers, rounds=rounds)
+        resume(cell.path, callbacks=callbacks, rounds=rounds)
 
 
 def check_same(cells: Iterable[Cell]) -> None:
-    """Refuses cells whose directory holds a run of another config: its numbers would stand in the wrong table."""
+    """Refuse cells whose directory holds a run of another config, whose numbers would stand in the wrong table."""
     for cell in cells:
-        if status_of(cell.path) is Status.missing:
+        if status_of(cell.path) is CellStatus.missing:
             continue
         saved, wanted = (
             comparable(config.as_tree()) for config in (resolve(RunDirectory.open(cell.path).config_tree), cell.config())
@@ -136,13 +136,13 @@ def check_same(cells: Iterable[Cell]) -> None:
                 )
 
 
-class _WithParent(Watcher, Observer):
-    """Stops a helper at the next round once the process that started it is gone."""
+class _WithParent(StudyCallback, Callback):
+    """Callback that stops a worker process at the next round once the process that started it is gone."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
 
-    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Observer]:
+    def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Callback]:
         self.on_round_start(0, 0)
         return (self,)
 
@@ -151,7 +151,7 @@ class _WithParent(Watcher, Observer):
             raise KeyboardInterrupt
 
 
-def _help(cells: Sequence[Cell], parent: int) -> None:
+def _work_on_cells(cells: Sequence[Cell], parent: int) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -160,12 +160,12 @@ def _help(cells: Sequence[Cell], parent: int) -> None:
 
 
 def _waits(cell: Cell) -> bool:
-    """Whether the cell starts from a run that another process has not finished."""
-    return any(status_of(path) is Status.running for path in cell.needs)
+    """Return whether the cell starts from a run that another process has not finished."""
+    return any(status_of(path) is CellStatus.running for path in cell.needs)
 
 
 def comparable(tree: Tree) -> dict[str, Any]:
-    """Every option by its full name, but for those that change no number."""
+    """Return every option by its full name, but for those that change no number."""
     found: dict[str, Any] = {}
     for table, values in tree.items():
         if table in UNCOMPARED or not isinstance(values, Mapping):

@@ -1,4 +1,4 @@
-"""Runs that differ by their seed alone as groups, and what tells these groups apart."""
+"""Groups of runs that differ by their seed alone, and the options that distinguish the groups."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from unisono.studies.runner import comparable
 UNCOMPARED = ("run.", "evaluation.")
 """Tables in which runs of one group may differ, besides those that change no number."""
 MOST_DIFFERENCES = 4
-"""More options than this do not fit into a name."""
+"""Most options that fit into a name."""
 ANY_SEED = "seed-N"
-"""Stands for a run's own seed inside an option, such as the path of the run that it starts from."""
+"""Placeholder for a run's own seed inside an option, such as the path of the run that it starts from."""
 
 
 @dataclass(frozen=True)
-class OneRun:
+class RunSummary:
     """A run as far as a comparison needs it.
 
     Args:
@@ -46,7 +46,7 @@ class OneRun:
 
     @property
     def rounds_done(self) -> int:
-        """Where it stands."""
+        """Number of rounds done."""
         return int(self.history.records[-1]["rounds"]) if self.history.records else 0
 
     @property
@@ -77,36 +77,36 @@ class Group:
     """
 
     label: str
-    runs: Sequence[OneRun]
+    runs: Sequence[RunSummary]
 
     @property
-    def unfinished(self) -> list[OneRun]:
-        """Those whose values are not their last ones."""
+    def unfinished(self) -> list[RunSummary]:
+        """Runs whose values are not final."""
         return [run for run in self.runs if not run.finished]
 
     def values(self, metric: str) -> dict[int, float]:
-        """The latest value of a metric by seed."""
+        """Return the latest value of a metric by seed."""
         found = {run.seed: run.history.value(metric) for run in self.runs}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def summary(self, metric: str) -> Summary:
-        """The same over seeds."""
+        """Return the same over seeds."""
         return Summary(list(self.values(metric).values()), len(self.runs))
 
 
-def read_runs(paths: Iterable[Path]) -> list[OneRun]:
-    """Runs of these run directories, or directories of such."""
+def read_runs(paths: Iterable[Path]) -> list[RunSummary]:
+    """Return runs of these run directories, or directories of such."""
     return [_read(path) for given in paths for path in _expand(given)]
 
 
-def put_together(runs: Sequence[OneRun]) -> list[Group]:
-    """Groups in the order of their first runs, seeds in order.
+def put_together(runs: Sequence[RunSummary]) -> list[Group]:
+    """Return groups in the order of their first runs, seeds in order.
 
     Runs of equal options are a group. Those that are alone with theirs are put together where their options differ in nothing
     but their own seed, such as ``model.pretrained = ".../fedu_seed-0"``.
     """
     exact = [_key(run.options) for run in runs]
-    found: dict[str, list[OneRun]] = {}
+    found: dict[str, list[RunSummary]] = {}
     shared: list[Mapping[str, Any]] = []
     for run, key in zip(runs, exact, strict=True):
         options = run.options if exact.count(key) > 1 else run.options_of_any_seed
@@ -125,14 +125,14 @@ def put_together(runs: Sequence[OneRun]) -> list[Group]:
 
 
 def _expand(path: Path) -> list[Path]:
-    """A run directory itself, or the run directories inside."""
+    """Return a run directory itself, or the run directories inside."""
     if (path / "config.toml").is_file():
         return [path]
     inside = sorted(child.parent for child in path.glob("*/config.toml"))
     return inside or [RunDirectory.open(path).path]
 
 
-def _read(path: Path) -> OneRun:
+def _read(path: Path) -> RunSummary:
     directory = RunDirectory.open(path)
     tree = directory.config_tree
     history = History(path)
@@ -140,15 +140,15 @@ def _read(path: Path) -> OneRun:
     if history.records and history.records[-1]["round"] < 0:
         options["method.name"] = "untrained"
     num_rounds = int(tree["federation"]["rounds"])
-    return OneRun(path, int(tree["run"]["seed"]), options, history, directory.finished, num_rounds)
+    return RunSummary(path, int(tree["run"]["seed"]), options, history, directory.finished, num_rounds)
 
 
 def _key(options: Mapping[str, Any]) -> str:
     return json.dumps(options, sort_keys=True)
 
 
-def _labels(groups: Sequence[Sequence[OneRun]], shared: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each group what tells it from the others: its method, and the options in which groups of that method differ.
+def _labels(groups: Sequence[Sequence[RunSummary]], shared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what tells each group from the others: its method, and the options in which groups of that method differ.
 
     Falls back to the name of its runs where that would be too long, and to names for all where two would be called the same.
 
@@ -165,7 +165,7 @@ def _labels(groups: Sequence[Sequence[OneRun]], shared: Sequence[Mapping[str, An
 
 
 def _differences(options: Mapping[str, Any], shared: Sequence[Mapping[str, Any]]) -> str:
-    """The method and the options in which groups of that method differ; empty where they are too many."""
+    """Return the method and the options in which groups of that method differ; empty where they are too many."""
     alike = [other for other in shared if other.get("method.name") == options.get("method.name")]
     names = sorted({name for other in alike for name in other})
     differing = [name for name in names if any(other.get(name) != options.get(name) for other in alike)]
@@ -175,8 +175,8 @@ def _differences(options: Mapping[str, Any], shared: Sequence[Mapping[str, Any]]
     return ", ".join([str(options.get("method.name", "")), *words])
 
 
-def _name_without_seed(runs: Sequence[OneRun]) -> str:
-    """The name of the first run without its seed; where it does not say the seed, what the names of all begin with."""
+def _name_without_seed(runs: Sequence[RunSummary]) -> str:
+    """Return the name of the first run without its seed, or the common beginning of all names if it does not hold the seed."""
     names = [run.path.resolve().name for run in runs]
     shortened = re.sub(rf"[-_. ]?seed[-_ ]?{runs[0].seed}(?!\d)", "", names[0])
     if len(names) > 1 and shortened == names[0]:

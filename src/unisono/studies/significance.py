@@ -1,4 +1,4 @@
-"""Whether two columns of numbers that share their seeds differ: paired tests, and their correction for many of them."""
+"""Paired tests of whether two columns of numbers with the same seeds differ, and a correction for many tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST_PAIRS = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """How much one group of runs is above another, over the seeds that both have.
+    """Difference between two groups of runs, over the seeds that both have.
 
     Args:
         mean: of the differences.
@@ -32,7 +32,7 @@ class Difference:
 
 
 def compare_pairs(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
-    """``first`` minus ``second``, paired by seed.
+    """Return ``first`` minus ``second``, paired by seed.
 
     The t-test supposes that differences are normal, which a handful of seeds cannot show; Wilcoxon's test does not, but cannot
     go below 2 / 2^n for n pairs, so it needs six seeds to reach 0.05.
@@ -58,7 +58,7 @@ def compare_pairs(first: Mapping[int, float], second: Mapping[int, float]) -> Di
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """P-values corrected for their number (Holm 1979): the chance of one false alarm among all stays what it says.
+    """Return P-values corrected for their number (Holm 1979): the chance of one false alarm among all stays as stated.
 
     Args:
         p_values: None where there is none; such are not counted.

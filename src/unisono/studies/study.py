@@ -1,4 +1,4 @@
-"""A study: variants x settings x seeds, what is measured, and the numbers of the paper it follows.
+"""Study files: variants x settings x seeds, what is measured, and the numbers of the paper.
 
 A study is a TOML file. ``[study]`` says what is claimed and what every run has in common, ``[[variant]]`` and ``[[setting]]``
 say in what runs differ, ``[[override]]`` holds exceptions, ``[paper]`` the paper's own numbers. ``[scale.small]`` and
@@ -33,7 +33,7 @@ C = TypeVar("C", bound="ChoiceConfig")
 
 
 class PartConfig(Section):
-    """What a variant or a setting changes in a run."""
+    """Changes that a variant or a setting makes to a run."""
 
     recipe: str | None = Field(None, description="the recipe or method to begin with; unset: that of the study")
     method: str | None = Field(None, description="the method to run, with the recipe's numbers for it; unset: its default")
@@ -73,7 +73,7 @@ class OverrideConfig(Section):
 
 
 class StudyConfig(Section):
-    """What a study is about: ``[study]``."""
+    """Title, claim, recipe, metrics and figure of a study: ``[study]``."""
 
     title: str = Field(min_length=1, description="what it shows, in a few words")
     claim: str = Field("", description="the claim that it tests, in one sentence")
@@ -118,16 +118,16 @@ class Study:
     root: Path
 
     def paper_number(self, metric: str, variant: str, setting: str) -> float | str | None:
-        """What the paper says, None where it says nothing."""
+        """Return the paper's number, None where it gives none."""
         return self.paper.get(metric, {}).get(variant, {}).get(setting)
 
     def has_paper_numbers(self, metric: str) -> bool:
-        """Whether the paper says anything about a row and a setting of this scale."""
+        """Return whether the paper gives any number for a row and a setting of this scale."""
         cells = itertools.product(self.row_names, self.setting_names)
         return any(self.paper_number(metric, variant, setting) is not None for variant, setting in cells)
 
     def metric_names(self, variant: str) -> dict[str, str]:
-        """For every metric of the study, what this variant calls it."""
+        """Return this variant's name for every metric of the study."""
         aliases = {name: own for entry in self.variants if entry.name == variant for name, own in entry.metrics.items()}
         return {metric: aliases.get(metric, metric) for metric in self.config.metrics}
 
@@ -143,7 +143,7 @@ class Study:
 
 
 def read_study(reference: str | Path, scale: str | None = None) -> Study:
-    """A study by the path of its file or by its name, at one of its scales; UserError if anything in it does not fit.
+    """Return a study by the path of its file or by its name, at one of its scales; raise a UserError if it does not fit.
 
     Args:
         reference: a .toml file, or the name of a study that comes with the package.
@@ -167,19 +167,19 @@ def read_study(reference: str | Path, scale: str | None = None) -> Study:
 
 @cache
 def list_studies() -> dict[str, Path]:
-    """Studies that come with the package, by name."""
+    """Return studies that come with the package, by name."""
     root = Path(str(resources.files("unisono"))) / "studies" / "files"
     return {path.stem: path for path in sorted(root.glob("*.toml"))}
 
 
 def scales_of(path: Path) -> list[str]:
-    """The scales that a study's file describes."""
+    """Return the scales that a study's file describes."""
     tree = read_toml(path)
     return list(tree.get("scale", {})) or [tree.get("study", {}).get("scale", "small")]
 
 
 def slug(name: str) -> str:
-    """A name as a part of a path."""
+    """Return a name as a part of a path."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "x"
 
 
@@ -217,7 +217,7 @@ def _check_tables(tree: Tree, path: Path) -> None:
 
 
 def _choose(scales: Mapping[str, Any], wanted: str | None, own: str | None, path: Path) -> str | None:
-    """Which of the tables ``[scale.*]`` counts; None where the file has none."""
+    """Return the table ``[scale.*]`` that counts; None where the file has none."""
     available = list(scales) or [own or "small"]
     if wanted is not None and wanted not in available:
         raise UserError(f"{path.stem} has no scale {wanted!r}; it has {' and '.join(available)}.")
@@ -227,7 +227,7 @@ def _choose(scales: Mapping[str, Any], wanted: str | None, own: str | None, path
 
 
 def _at_scale(study: Mapping[str, Any], scales: Mapping[str, Any], scale: str | None) -> Tree:
-    """The table ``[study]`` with that of its scale on top; assignments of both count."""
+    """Return the table ``[study]`` with that of its scale on top; assignments of both count."""
     if scale is None:
         return dict(study)
     over = scales[scale]

@@ -30,27 +30,27 @@ class TextTable:
     num_names: int = 1
 
     def as_markdown(self) -> str:
-        """A table of GitHub's Markdown."""
+        """Return a table of GitHub's Markdown."""
         marks = ["---"] * self.num_names + ["---:"] * (len(self.heads) - self.num_names)
         lines = [self.heads, marks, *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines) + "\n"
 
     def as_latex(self) -> str:
-        """A tabular of the package booktabs."""
+        """Return a tabular of the package booktabs."""
         alignment = "l" * self.num_names + "r" * (len(self.heads) - self.num_names)
         lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [self.heads, *self.rows]]
         body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
         return "\n".join([rf"\begin{{tabular}}{{{alignment}}}", *body, r"\end{tabular}"]) + "\n"
 
     def as_csv(self) -> str:
-        """Comma-separated values."""
+        """Return the table as comma-separated values."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.heads, *self.rows])
         return text.getvalue()
 
 
 def study_table(results: Results, metric: str, paper: bool = True) -> TextTable:
-    """Mean and deviation of a metric: variants down and settings across, or the other way round, as the study says.
+    """Return mean and deviation of a metric: variants down and settings across, or the other way round, as the study says.
 
     Args:
         results: of the study.
@@ -75,24 +75,24 @@ def study_table(results: Results, metric: str, paper: bool = True) -> TextTable:
 
 
 def run_table(results: Results) -> TextTable:
-    """Every run with all its digits, for other programs."""
+    """Return every run with all its digits, for other programs."""
     metrics = results.study.config.metrics
     heads = ["variant", "setting", "seed", "status", *metrics, "seconds", "run"]
     rows = []
-    for outcome in results.outcomes:
-        cell, history = outcome.cell, outcome.history
-        values = ["" if (value := outcome.values[metric]) is None else repr(value) for metric in metrics]
+    for cell_result in results.cell_results:
+        cell, history = cell_result.cell, cell_result.history
+        values = ["" if (value := cell_result.values[metric]) is None else repr(value) for metric in metrics]
         seconds = "" if history is None else f"{history.seconds:.1f}"
-        status = "failed" if outcome.reason else str(outcome.status)
+        status = "failed" if cell_result.reason else str(cell_result.status)
         rows.append([cell.variant, cell.setting, str(cell.seed), status, *values, seconds, cell.path.name])
     return TextTable(heads, rows, num_names=4)
 
 
 def paper_number(value: float | str | None) -> str:
-    """The paper's number as it is printed there."""
+    """Return the paper's number as it is printed there."""
     return "" if value is None else str(value)
 
 
 def latex_text(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Return text that LaTeX prints as it is."""
     return "".join(_LATEX.get(letter, letter) for letter in text)

@@ -20,10 +20,10 @@ from unisono.core.context import Context
 from unisono.core.method import Method, methods
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import from_bytes, to_bytes
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Observer, RoundRecord, State
-from unisono.federation.whitelist import check_update
-from unisono.federation.worker import Clients, prepare_nets
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.client_turn import FederatedDataset, prepare_nets
+from unisono.federation.declared import check_update
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.models.nets import build_seeded
 from unisono.runs.checkpoint import Checkpoints
 from unisono.testing.tiny import SIZES, TinyFederation, same_bits, tiny_clients
@@ -71,7 +71,7 @@ class Subject:
         return TinyFederation(self.method, over=tree, **arguments)
 
     @cached_property
-    def finished(self) -> tuple[TinyFederation, State]:
+    def finished(self) -> tuple[TinyFederation, ServerState]:
         """A whole run without workers, and its last state."""
         federation = self.federation()
         return federation, federation.run()
@@ -153,7 +153,7 @@ def check_loss(subject: Subject) -> None:
 def check_training_changes_the_server(subject: Subject) -> None:
     """Training changes what the server holds."""
     federation, state = subject.finished
-    _require(not same_bits(State(3, federation.start().server), state), "three rounds left the server state as it was")
+    _require(not same_bits(ServerState(3, federation.start().server), state), "three rounds left the server state as it was")
 
 
 def check_shares(subject: Subject) -> None:
@@ -200,7 +200,7 @@ def check_global_randomness(subject: Subject) -> None:
 
 
 def check_workers(subject: Subject) -> None:
-    """The same seed gives the same bits for any number of workers."""
+    """The same seed gives bit-identical results for any number of workers."""
     for workers in (1, 4):
         state = subject.federation(workers=workers).run()
         _require(same_bits(state, subject.finished[1]), f"{workers} worker processes give another end state than none")
@@ -218,7 +218,7 @@ def check_failing_client(subject: Subject) -> None:
     clients = _WithoutClientThree(whole.samples, torch.arange(sum(SIZES)).split(list(SIZES)), whole.labels)
     failures = _Failures()
     over = {"federation": {"strict": False, "quorum": 0.3}, "cohort": {"size": len(SIZES)}}
-    state = subject.federation(over, clients=clients).run(observers=[failures])
+    state = subject.federation(over, clients=clients).run(callbacks=[failures])
     _require(state.round == 3, "the run did not reach its last round")
     _require(failures.clients == {3}, f"clients {sorted(failures.clients)} failed, and only client 3 should")
     _require_finite(state)
@@ -231,7 +231,7 @@ def check_single_samples(subject: Subject) -> None:
 
 
 def check_resume(subject: Subject) -> None:
-    """A run that is resumed from a checkpoint ends with the same bits."""
+    """A run that is resumed from a checkpoint ends with bit-identical results."""
     undisturbed, expected = subject.finished
     first, second = subject.federation(), subject.federation()
     with tempfile.TemporaryDirectory() as folder:
@@ -272,7 +272,7 @@ def _repeat(
     nets = prepare_nets(federation.method, CPU)
     for step in chosen(steps):
         nets = build_seeded(lambda: prepare_nets(federation.method, CPU), 1 + step.ctx.client_id) if fresh else nets
-        data = federation.clients.data_of(step.ctx.client_id, CPU)
+        data = federation.clients.client_data(step.ctx.client_id, CPU)
         received, local = (from_bytes(content) for content in step.before)
         update, new_local = federation.method.client_step(nets, received, local, data, step.ctx)
         same = to_bytes(update.payload) == to_bytes(step.update.payload)
@@ -295,7 +295,7 @@ def _require(condition: bool, sentence: str) -> None:
         raise AssertionError(sentence)
 
 
-def _require_finite(state: State) -> None:
+def _require_finite(state: ServerState) -> None:
     for name, tensor in state.server.tensors():
         finite = not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
         _require(finite, f"{name} of the server state is not finite")
@@ -305,25 +305,25 @@ def _place(ctx: Context) -> str:
     return f"round {ctx.round + 1}, phase {ctx.phase}, client {ctx.client_id}"
 
 
-def _states(store: ClientStore) -> dict[int, bytes]:
+def _states(store: ClientStateStore) -> dict[int, bytes]:
     return {client_id: to_bytes(store.get(client_id)) for client_id in store}
 
 
-class _WithoutClientThree(Clients):
+class _WithoutClientThree(FederatedDataset):
     """Clients of which number 3 cannot read its data."""
 
-    def data_of(self, client_id: int, device: torch.device) -> ClientData:
-        data = super().data_of(client_id, device)
+    def client_data(self, client_id: int, device: torch.device) -> ClientData:
+        data = super().client_data(client_id, device)
         if client_id == 3:
             return ClientData(data.samples, data.indices + 10**6, data.labels, device)
         return data
 
 
-class _Failures(Observer):
+class _Failures(Callback):
     """Remembers who failed."""
 
     def __init__(self) -> None:
         self.clients: set[int] = set()
 
-    def on_round_end(self, state: State, record: RoundRecord) -> None:
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         self.clients |= {failure.client_id for failure in record.failures}

@@ -11,11 +11,11 @@ from unisono.config import Config, resolve
 from unisono.core.config import merge
 from unisono.core.method import Method, RunInfo, methods
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
-from unisono.engines.lanes import Workshop
-from unisono.federation.client_store import ClientStore
+from unisono.engines.shards import WorkerSetup
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.client_turn import FederatedDataset
+from unisono.federation.loop import Callback, RoundLoop, ServerState
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.rounds import Federation, Observer, State
-from unisono.federation.worker import Clients
 
 SIZES = (9, 7, 1, 12, 4, 2)
 INPUT_SHAPE = (1, 8, 8)
@@ -43,12 +43,12 @@ def tiny_config(method: str, over: Mapping[str, Any] | None = None) -> Config:
     return resolve(merge(merge(tree, {"method": narrow}), dict(over or {})))
 
 
-def tiny_clients(labels: bool, sizes: Sequence[int] = SIZES) -> Clients:
+def tiny_clients(labels: bool, sizes: Sequence[int] = SIZES) -> FederatedDataset:
     """Return clients of these sizes with random images, and random labels if they are wanted."""
     generator = torch.Generator().manual_seed(1)
     samples = torch.randint(0, 256, (sum(sizes), *INPUT_SHAPE), dtype=torch.uint8, generator=generator)
     classes = torch.randint(0, NUM_CLASSES, (sum(sizes),), generator=generator)
-    return Clients(samples, torch.arange(sum(sizes)).split(list(sizes)), classes if labels else None)
+    return FederatedDataset(samples, torch.arange(sum(sizes)).split(list(sizes)), classes if labels else None)
 
 
 def tiny_method(config: Config, num_clients: int = len(SIZES)) -> Method:
@@ -74,30 +74,34 @@ class TinyFederation:
         workers: int = 0,
         seed: int = 0,
         over: Mapping[str, Any] | None = None,
-        clients: Clients | None = None,
+        clients: FederatedDataset | None = None,
     ) -> None:
         self.config = tiny_config(method, over)
         self.method = tiny_method(self.config, len(SIZES if clients is None else clients))
         self.clients = clients or tiny_clients(self.method.needs_labels)
         postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
-        self.workshop = Workshop(self.method, self.clients, postprocessor, self.config.aggregation)
-        self.engine = EmbeddedEngine(self.workshop, EngineConfig(workers=workers, device="cpu", start=self.config.engine.start))
-        self.store = ClientStore()
-        self.federation = Federation(self.method, self.engine, self.store, self.config.federation_sections, seed)
+        self.setup = WorkerSetup(self.method, self.clients, postprocessor, self.config.aggregation)
+        self.engine = EmbeddedEngine(
+            self.setup, EngineConfig(workers=workers, device="cpu", start_method=self.config.engine.start_method)
+        )
+        self.store = ClientStateStore()
+        self.federation = RoundLoop(self.method, self.engine, self.store, self.config.loop, seed)
 
-    def start(self) -> State:
+    def start(self) -> ServerState:
         """Return the state before the first round."""
-        return self.federation.start()
+        return self.federation.initial_state()
 
-    def run(self, state: State | None = None, until: int | None = None, observers: Sequence[Observer] = ()) -> State:
+    def run(
+        self, state: ServerState | None = None, until: int | None = None, callbacks: Sequence[Callback] = ()
+    ) -> ServerState:
         """Run to the last round, or to ``until``, and end the workers."""
         try:
-            return self.federation.run(state or self.start(), observers, until)
+            return self.federation.run(state or self.start(), callbacks, until)
         finally:
             self.engine.close()
 
 
-def same_bits(first: State, second: State) -> bool:
+def same_bits(first: ServerState, second: ServerState) -> bool:
     """Return whether two server states are equal, bit for bit."""
     if first.round != second.round or first.server.scalars != second.server.scalars:
         return False

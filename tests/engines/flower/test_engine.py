@@ -21,9 +21,9 @@ from unisono.core.payload import Payload
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.messages import SERIALISATION, answer_content, payload_of, payload_record, read_request
 from unisono.engines.flower.simulated_client import SimulatedClient
-from unisono.federation.client_store import ClientStore
+from unisono.federation.client_store import ClientStateStore
 from unisono.federation.cohort import CohortConfig, draw_cohort
-from unisono.federation.rounds import Federation, State
+from unisono.federation.loop import RoundLoop, ServerState
 from unisono.testing.tiny import SIZES, TinyFederation, same_bits
 
 METHOD = "fedema"
@@ -41,7 +41,7 @@ class AllHere:
     def __init__(self, away: Sequence[int] = ()) -> None:
         self._away = away
 
-    def reachable(self) -> None:
+    def available(self) -> None:
         return None
 
     def node_of(self, client_id: int) -> int | None:
@@ -53,7 +53,7 @@ class AllHere:
 
 def run(
     spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), **policy: Any
-) -> tuple[State, Recorder]:
+) -> tuple[ServerState, Recorder]:
     handler = SimulatedClient(open_tiny)
 
     def reply(message: Message) -> RecordDict | Error | None:
@@ -63,11 +63,11 @@ def run(
 
     tiny = TinyFederation(METHOD, over=TOLERANT)
     grid = InstantGrid(reply)
-    held = ServerPolicy(tiny.method, tiny.workshop.postprocessor, tiny.workshop.aggregation, poll=0.0, **policy)
+    held = ServerPolicy(tiny.method, tiny.setup.postprocessor, tiny.setup.aggregation, poll=0.0, **policy)
     engine = FlowerEngine(grid, AllHere(away), held, tiny_terms(METHOD, TOLERANT))  # type: ignore[arg-type]
-    federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
+    federation = RoundLoop(tiny.method, engine, ClientStateStore(), tiny.config.loop, 0)
     recorder = Recorder()
-    return federation.run(federation.start(), [recorder], rounds), recorder
+    return federation.run(federation.initial_state(), [recorder], rounds), recorder
 
 
 def reasons(recorder: Recorder) -> list[str]:
@@ -137,7 +137,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_answer_is_left_out_and_said_to_be(name: str) -> None:
     spoil, word = HOSTILE[name]
-    state, recorder = run(spoil, rounds=1, max_answer=4.0)
+    state, recorder = run(spoil, rounds=1, max_message_mib=4.0)
     assert recorder.records[0].num_answered == 3
     assert len(reasons(recorder)) == 1
     assert word in reasons(recorder)[0]

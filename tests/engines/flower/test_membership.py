@@ -49,7 +49,7 @@ def test_clients_are_known_by_their_keys_and_not_by_what_they_say() -> None:
     nodes.grid.nodes = {70: b"key 1", 80: b"key 0"}
     membership = nodes.membership()
     membership.wait(2, 5)
-    assert list(membership.reachable()) == [0, 1]
+    assert list(membership.available()) == [0, 1]
     assert (membership.node_of(1), membership.node_of(0), membership.node_of(2)) == (70, 80, None)
     assert membership.num_samples(0) == 9
 
@@ -59,7 +59,7 @@ def test_a_stranger_is_not_asked() -> None:
     nodes.grid.nodes = {70: b"key 0", 99: b"stranger"}
     membership = nodes.membership()
     membership.wait(1, 5)
-    assert list(membership.reachable()) == [0]
+    assert list(membership.available()) == [0]
     assert {message.metadata.dst_node_id for message in nodes.grid.pushed} == {70}
     assert any("node 99" in note for note in nodes.notes)
 
@@ -69,7 +69,7 @@ def test_without_keys_clients_are_believed_within_bounds() -> None:
     nodes.grid.nodes = {70: b"", 71: b""}
     membership = nodes.membership(None)
     membership.wait(1, 5)
-    assert list(membership.reachable()) == [2]
+    assert list(membership.available()) == [2]
     assert any("no client 7" in note for note in nodes.notes)
 
 
@@ -80,7 +80,7 @@ def test_who_does_not_fit_is_told_why_and_left_out() -> None:
     membership.wait(3, 5)
     membership.set_admission_check(lambda client, description: "too small" if client == 1 else None)
     nodes.grid.pull_messages(list(nodes.grid.sent))
-    assert list(membership.reachable()) == [0]
+    assert list(membership.available()) == [0]
     assert membership.refused == {1: "too small", 2: "data cannot be read"}
     assert nodes.told == [(80, "left out: too small")]
 
@@ -90,14 +90,14 @@ def test_clients_come_late_go_and_come_back() -> None:
     nodes.grid.nodes = {70: b"key 0"}
     membership = nodes.membership()
     membership.wait(1, 5)
-    assert list(membership.reachable()) == [0]
+    assert list(membership.available()) == [0]
     nodes.grid.nodes[80] = b"key 1"
-    assert list(membership.reachable()) == [0, 1]
+    assert list(membership.available()) == [0, 1]
     del nodes.grid.nodes[70]
-    assert list(membership.reachable()) == [1]
+    assert list(membership.available()) == [1]
     assert membership.node_of(0) is None
     nodes.grid.nodes[70] = b"key 0"
-    assert list(membership.reachable()) == [0, 1]
+    assert list(membership.available()) == [0, 1]
     assert len(nodes.grid.pushed) == 2
 
 
@@ -108,10 +108,10 @@ def test_a_node_whose_answer_fails_is_asked_again() -> None:
     membership.refresh()
     nodes.says[70] = described(0)
     membership.wait(1, 5)
-    assert list(membership.reachable()) == [0]
+    assert list(membership.available()) == [0]
 
 
 def test_nobody_at_all_ends_the_run_with_a_sentence() -> None:
     membership = Nodes({}).membership()
     with pytest.raises(UserError, match="No client is connected"):
-        membership.reachable()
+        membership.available()

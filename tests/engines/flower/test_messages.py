@@ -23,7 +23,7 @@ from unisono.engines.flower.messages import (
     read_values,
     values_content,
 )
-from unisono.federation.worker import Answer, Report
+from unisono.federation.client_turn import ClientResult, ClientStats
 
 
 @given(PAYLOADS)
@@ -39,7 +39,7 @@ def test_a_request_comes_back() -> None:
     broadcast, routed = Payload({"a": {"x": torch.ones(2)}}), Payload({"b": {"y": torch.zeros(1)}}, {"n": 3})
     builder = RequestBuilder(Context(5, 7, "train"), "terms", broadcast, {"nonce": "n"})
     request = read_request(builder.build(4, routed, Payload(scalars={"state": "s"})))
-    assert (request.seed, request.round, request.phase, request.client_id, request.terms) == (5, 7, "train", 4, "terms")
+    assert (request.seed, request.round, request.phase, request.client_id, request.run_spec) == (5, 7, "train", 4, "terms")
     assert to_bytes(request.received) == to_bytes(broadcast.merge(routed))
     assert request.local.scalars == {"state": "s"}
     assert request.extra == {"nonce": "n"}
@@ -54,12 +54,12 @@ def test_what_everybody_gets_is_one_object() -> None:
 
 def test_an_answer_comes_back_with_sizes_counted_here() -> None:
     update = Update(2, 9.0, Payload({"a": {"x": torch.arange(3.0)}}), {"loss": 0.5})
-    answer = Answer(update, Payload(scalars={"n": 1}), Report(2, 9, 123456, 123456, 1.5, {"loss": 0.5}))
+    answer = ClientResult(update, Payload(scalars={"n": 1}), ClientStats(2, 9, 123456, 123456, 1.5, {"loss": 0.5}))
     received = Payload({"a": {"x": torch.zeros(5)}})
     found = read_answer(answer_content(answer), received, Context(0, 1, "train", 2))
     assert to_bytes(found.update.payload) == to_bytes(update.payload)
     assert (found.update.weight, found.update.metrics, found.local.scalars) == (9.0, {"loss": 0.5}, {"n": 1})
-    assert (found.report.bytes_down, found.report.bytes_up, found.report.num_samples) == (20, 12, 9)
+    assert (found.stats.bytes_down, found.stats.bytes_up, found.stats.num_samples) == (20, 12, 9)
 
 
 def test_values_come_back_or_say_they_are_missing() -> None:

@@ -13,8 +13,8 @@ from tests.recorder import Recorder
 from unisono.core.method import methods
 from unisono.core.wire import to_bytes
 from unisono.engines.embedded import EngineConfig
-from unisono.federation.client_store import ClientStore
-from unisono.federation.rounds import Federation
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import RoundLoop
 from unisono.testing.tiny import SIZES, TinyFederation, same_bits
 
 pytest.importorskip("ray")
@@ -42,18 +42,18 @@ def test_flower_does_call_it_deprecated() -> None:
     assert "warn_deprecated_feature(" in inspect.getsource(run_simulation)
 
 
-def run_on(grid: Any, method: str, over: dict[str, Any] | None = None) -> tuple[Federation, Recorder, Any]:
+def run_on(grid: Any, method: str, over: dict[str, Any] | None = None) -> tuple[RoundLoop, Recorder, Any]:
     tiny = TinyFederation(method, over=over)
-    engine = grid_engine(grid, tiny.workshop, CONFIG, tiny_terms(method, over), len(SIZES))
-    federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
+    engine = grid_engine(grid, tiny.setup, CONFIG, tiny_terms(method, over), len(SIZES))
+    federation = RoundLoop(tiny.method, engine, ClientStateStore(), tiny.config.loop, 0)
     recorder = Recorder()
-    state = federation.run(federation.start(), [recorder], NUM_ROUNDS)
+    state = federation.run(federation.initial_state(), [recorder], NUM_ROUNDS)
     return federation, recorder, state
 
 
 def check_same(grid: Any, method: str, over: dict[str, Any] | None = None) -> None:
     embedded, expected = TinyFederation(method, over=over), Recorder()
-    reference = embedded.run(until=NUM_ROUNDS, observers=[expected])
+    reference = embedded.run(until=NUM_ROUNDS, callbacks=[expected])
     federation, recorder, state = run_on(grid, method, over)
     assert same_bits(state, reference)
     assert [record.as_json() for record in recorder.records] == [record.as_json() for record in expected.records]
@@ -84,12 +84,12 @@ def test_same_bits_with_postprocessing_and_robust_rules(grid: Any, over: dict[st
 def test_a_client_that_raises_is_left_out_with_its_traceback(grid: Any) -> None:
     over = {"federation": {"strict": False, "quorum": 0.1}, "training": {"learning_rate": 1e30}}
     tiny = TinyFederation("simclr", over=over)
-    engine = grid_engine(grid, tiny.workshop, CONFIG, tiny_terms("simclr", over), len(SIZES))
-    federation = Federation(tiny.method, engine, ClientStore(), tiny.config.federation_sections, 0)
+    engine = grid_engine(grid, tiny.setup, CONFIG, tiny_terms("simclr", over), len(SIZES))
+    federation = RoundLoop(tiny.method, engine, ClientStateStore(), tiny.config.loop, 0)
     embedded, expected = TinyFederation("simclr", over=over), Recorder()
     recorder = Recorder()
-    embedded.run(until=1, observers=[expected])
-    federation.run(federation.start(), [recorder], 1)
+    embedded.run(until=1, callbacks=[expected])
+    federation.run(federation.initial_state(), [recorder], 1)
     failures, reference = recorder.records[0].failures, expected.records[0].failures
     assert [str(failure) for failure in failures] == [str(failure) for failure in reference]
     assert failures

@@ -41,7 +41,7 @@ def _check(config: PartitionConfig, num_classes: int) -> None:
 
 
 def _hand_out(num_classes: int, num_clients: int, classes_per_client: int, rng: np.random.Generator) -> Integers:
-    """Who holds what, 0 or 1, shape (num_clients, num_classes): rows sum to classes_per_client, columns are near-equal."""
+    """Return a 0/1 table of shape (num_clients, num_classes): rows sum to classes_per_client, columns are near-equal."""
     places = rng.permutation(even_sizes(num_clients * classes_per_client, num_classes))
     holds = np.zeros((num_clients, num_classes), dtype=np.int64)
     for row in holds:

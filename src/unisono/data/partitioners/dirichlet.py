@@ -33,7 +33,7 @@ def partition_dirichlet(config: PartitionConfig, samples: Samples, rng: np.rando
 
 
 def balance(log_shares: Reals, sizes: Integers, class_sizes: Integers, max_steps: int = 2000, absorb_every: int = 20) -> Reals:
-    """The matrix ``diag(u) exp(log_shares) diag(v)`` with the given margins (Sinkhorn), shape (num_clients, num_classes).
+    """Return ``diag(u) exp(log_shares) diag(v)`` with the given margins (Sinkhorn), shape (num_clients, num_classes).
 
     Columns sum to ``class_sizes`` exactly, rows to ``sizes`` within half a sample unless ``max_steps`` end it earlier.
     Scalings are absorbed into the logarithms now and then, so shares of e^-10000, usual at alpha = 1e-3, do no harm.
@@ -55,7 +55,7 @@ def balance(log_shares: Reals, sizes: Integers, class_sizes: Integers, max_steps
 
 
 def round_shares(shares: Reals, sizes: Integers, class_sizes: Integers, least: int = 1) -> Integers:
-    """Whole numbers near ``shares`` whose columns sum to ``class_sizes``, and whose rows to ``sizes`` within 1% or one sample.
+    """Return whole numbers near ``shares``; columns sum to ``class_sizes``, rows to ``sizes`` within 1% or one sample.
 
     Shares are rounded down; what is left over of a class goes first to clients that hold it, then where its share was largest.
 
@@ -92,7 +92,7 @@ def _return_surplus(row: Integers, surplus: int) -> None:
 
 
 def _hand_out(counts: Integers, sizes: Integers, class_sizes: Integers, wanted: Reals) -> None:
-    """Deals what is left of each class, at most one sample each, to clients below their size that want it most."""
+    """Assign what is left of each class, at most one sample each, to clients below their size that want it most."""
     room = np.maximum(sizes - counts.sum(axis=1), 0)
     still_wanted = wanted.sum(axis=1)
     for number, rest in enumerate(class_sizes - counts.sum(axis=0)):

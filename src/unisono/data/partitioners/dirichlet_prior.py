@@ -30,7 +30,7 @@ def partition_dirichlet_prior(config: PartitionConfig, samples: Samples, rng: np
 
 
 def _draw(log_weights: NDArray[np.float64], left: Integers, size: int, rng: np.random.Generator) -> Integers:
-    """How many samples of each class one client takes, shape (num_classes,); ``left`` is lowered by as much."""
+    """Return the number of samples of each class for one client, shape (num_classes,); ``left`` is lowered by as much."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
         proportions = normalised(np.where(left > 0, log_weights, -np.inf))

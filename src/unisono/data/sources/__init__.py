@@ -1,1 +1,1 @@
-"""Where samples come from: one module per kind of source, each registered by being here."""
+"""Sources of samples: one module per kind of source, each registered by being here."""

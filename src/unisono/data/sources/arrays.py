@@ -15,7 +15,7 @@ from unisono.core.errors import UserError
 
 
 def channels_first(images: NDArray[Any], what: str) -> NDArray[Any]:
-    """A view of shape (num, channels, height, width); the axis that is 1 or 3 long is the one of the channels.
+    """Return a view of shape (num, channels, height, width); the axis that is 1 or 3 long is the one of the channels.
 
     Args:
         images: shape (num, height, width), (num, height, width, channels) or (num, channels, height, width).
@@ -32,7 +32,7 @@ def channels_first(images: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def number(values: Sequence[Any], names: Sequence[str] | None, what: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Positions in a list of names, int64 of shape (num,), and that list.
+    """Return positions in a list of names, int64 of shape (num,), and that list.
 
     Args:
         values: integers or words; integers are positions in ``names`` where it is given. None and negative numbers are
@@ -60,7 +60,7 @@ def number(values: Sequence[Any], names: Sequence[str] | None, what: str) -> tup
 def number_both(
     train: Sequence[Any], test: Sequence[Any], names: Sequence[str] | None, what: str
 ) -> tuple[Tensor | None, Tensor | None, tuple[str, ...]]:
-    """Labels of both parts with one list of names; a part whose labels are all unknown has none.
+    """Return labels of both parts with one list of names; a part whose labels are all unknown has none.
 
     Args:
         train: values of the training samples, as ``number`` takes them.
@@ -73,5 +73,5 @@ def number_both(
 
 
 def some_known(labels: Tensor) -> Tensor | None:
-    """The labels, or None where all are unknown."""
+    """Return the labels, or None where all are unknown."""
     return labels.clone() if bool((labels >= 0).any()) else None

@@ -31,7 +31,7 @@ ALLOWED = {
     ("numpy.core.numeric", "_frombuffer"),
     ("_codecs", "encode"),
 }
-"""What an array in a pickle needs, old numpy or new; lists, dicts, numbers and bytes need nothing."""
+"""Names that a pickled array needs, old numpy or new; lists, dicts, numbers and bytes need none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _read(name: str, files: _Files, place: Path, batch: Callable[[str], Batch]) 
 
 
 def _join(names: Sequence[str], label_key: bytes, place: Path, batch: Callable[[str], Batch]) -> tuple[Tensor, Tensor]:
-    """Samples and labels of some batches, each batch let go once it is copied."""
+    """Return samples and labels of some batches, each batch let go once it is copied."""
     samples = torch.empty(0)
     labels: list[int] = []
     for position, name in enumerate(names):
@@ -117,7 +117,7 @@ def _entry(content: Batch, key: bytes, path: Path) -> Any:
 
 
 def _members(archive: Path, names: Sequence[str], origin: str) -> Callable[[str], Batch]:
-    """Reads batches out of the archive, unpacked in memory in one pass, as gzip cannot jump."""
+    """Return a reader of the archive's batches, unpacked in memory in one pass, as gzip cannot jump."""
     packed: dict[str, bytes] = {}
     with reading(archive), tarfile.open(archive) as tar:
         for member in tar:
@@ -142,7 +142,7 @@ def _unpickle(read: Callable[[], bytes], path: Path) -> Batch:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Loads arrays and plain containers, and refuses whatever else a pickle could call."""
+    """Unpickler of arrays and plain containers that refuses whatever else a pickle could call."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:

@@ -12,7 +12,7 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """The central squares of the images, resized with antialiasing to (num, channels, size, size).
+    """Return the central squares of the images, resized with antialiasing to (num, channels, size, size).
 
     Args:
         images: uint8 of shape (num, channels, height, width).
@@ -33,7 +33,7 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:
-    """The images in grey (1) or RGB (3).
+    """Return the images in grey (1) or RGB (3).
 
     Args:
         images: uint8 of shape (num, 1 or 3, height, width).

@@ -12,7 +12,7 @@ from unisono.data.datasets import DataConfig, Dataset, datasets, hold_out_test
 from unisono.data.sources.locate import refuse_path
 
 TEST_FRACTION = 0.2
-"""Fixed, so that numbers compare."""
+"""Fixed fraction, so that numbers compare."""
 
 
 @datasets.register("digits")

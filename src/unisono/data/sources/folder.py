@@ -55,7 +55,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def _list(root: Path, layout: str) -> tuple[list[Path], list[str], list[str]]:
-    """Files below the root with the names of their classes and clients, an empty list for what the layout lacks."""
+    """Return files below the root with the names of their classes and clients, an empty list for what the layout lacks."""
     levels = [] if layout == "flat" else layout.split("/")
     files = list_images([root])
     parts = [file.relative_to(root).parts for file in files]

@@ -68,7 +68,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def _labels(train: Any, test: Any | None, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Labels of all rows, those of the test split last, and the names behind them."""
+    """Return labels of all rows, those of the test split last, and the names behind them."""
     if column is None:
         return None, ()
     values = list(train[column])
@@ -78,7 +78,7 @@ def _labels(train: Any, test: Any | None, column: str | None) -> tuple[Tensor | 
 
 
 def _splits(config: DataConfig) -> dict[str, Any]:
-    """The splits by name, as ``datasets`` gives them."""
+    """Return the splits by name, as ``datasets`` gives them."""
     try:
         import datasets as hub
     except ImportError as error:
@@ -107,7 +107,7 @@ def _split(splits: dict[str, Any], name: str, field: str) -> Any:
 
 
 def _column(split: Any, given: str | None, kind: str, field: str, optional: bool = False) -> str | None:
-    """The given column, or the only one of this kind of feature."""
+    """Return the given column, or the only one of this kind of feature."""
     if given is not None:
         if given not in split.column_names:
             raise UserError(f"{field} must be one of {', '.join(split.column_names)}, got {given!r}.")

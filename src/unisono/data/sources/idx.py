@@ -22,7 +22,7 @@ FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
-"""Where the Debian package dataset-fashion-mnist puts its files."""
+"""Folder of the Debian package dataset-fashion-mnist."""
 
 
 @datasets.register("mnist")
@@ -42,7 +42,7 @@ def load_fashion_mnist(config: DataConfig) -> Dataset:
 
 
 def read_idx_folder(folder: Path, name: str, class_names: tuple[str, ...]) -> Dataset:
-    """The four files of a folder as a data set."""
+    """Return the four files of a folder as a data set."""
     samples, labels, test_samples, test_labels = (read_idx(folder / file) for file in FILES)
     return Dataset(
         name, samples.unsqueeze(1), labels.long(), test_samples.unsqueeze(1), test_labels.long(), class_names=class_names
@@ -50,7 +50,7 @@ def read_idx_folder(folder: Path, name: str, class_names: tuple[str, ...]) -> Da
 
 
 def read_idx(path: Path) -> Tensor:
-    """The uint8 array of an idx file, in the shape its header gives.
+    """Return the uint8 array of an idx file, in the shape its header gives.
 
     Args:
         path: the file without ``.gz``; the packed one is read where this does not exist.

@@ -24,7 +24,7 @@ Size = tuple[int, int]
 
 
 def list_images(paths: Iterable[Path | str]) -> list[Path]:
-    """All image files among the paths and in the folders among them, each folder in order of name.
+    """Return all image files among the paths and in the folders among them, each folder in order of name.
 
     Hidden files and folders (``.name``) are passed over.
     """
@@ -43,7 +43,7 @@ def list_images(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def load_images(paths: Sequence[Path | str], input_shape: Sequence[int]) -> Tensor:
-    """The images as uint8 of shape (num, channels, height, width), centre-cropped and resized where need be.
+    """Return the images as uint8 of shape (num, channels, height, width), centre-cropped and resized where need be.
 
     Args:
         paths: image files and folders of them, in the order of ``list_images``.
@@ -56,7 +56,7 @@ def load_images(paths: Sequence[Path | str], input_shape: Sequence[int]) -> Tens
 
 
 def read_images(files: Sequence[Path], channels: int, size: Size | None) -> Tensor:
-    """The files as uint8 of shape (num, channels, height, width).
+    """Return the files as uint8 of shape (num, channels, height, width).
 
     Args:
         files: image files.
@@ -84,7 +84,7 @@ def read_images(files: Sequence[Path], channels: int, size: Size | None) -> Tens
 
 
 def read_image(file: Path, channels: int, size: Size | None = None) -> Tensor:
-    """One file as uint8 of shape (channels, height, width), upright as its EXIF data say."""
+    """Return one file as uint8 of shape (channels, height, width), upright as its EXIF data say."""
     from PIL import Image, ImageOps
 
     try:
@@ -98,7 +98,7 @@ def read_image(file: Path, channels: int, size: Size | None = None) -> Tensor:
 
 
 def image_tensor(image: Image, channels: int, size: Size | None = None) -> Tensor:
-    """A Pillow image as uint8 of shape (channels, height, width).
+    """Return a Pillow image as uint8 of shape (channels, height, width).
 
     Args:
         image: of any mode but floats; 16 bits are scaled to 8, transparency is dropped.

@@ -16,7 +16,7 @@ from unisono.data.sources.images import Size, image_tensor
 
 
 class Items(Protocol):
-    """What torchvision, Hugging Face and plain lists have in common."""
+    """Interface that torchvision, Hugging Face and plain lists have in common."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -33,7 +33,7 @@ def from_items(
     channels: int | None = None,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """The items, read once, as a data set.
+    """Return the items, read once, as a data set.
 
     An item is a sample or a tuple of sample and label. A sample is a Pillow image; an array or tensor of an image, uint8 or
     floats in [0, 1], of shape (H, W, C) or (C, H, W), uint8 also (H, W); or floats of shape (channels, length), a series. A
@@ -66,7 +66,7 @@ def from_items(
 
 
 def stack_samples(samples: Iterable[Any], num_samples: int, channels: int | None, size: Size | None) -> Tensor:
-    """All samples in one tensor, uint8 of shape (num, channels, height, width) or float32 of shape (num, channels, length).
+    """Return all samples in one tensor, uint8 of shape (num, channels, height, width) or float32 (num, channels, length).
 
     Args:
         samples: what ``from_items`` takes.
@@ -98,7 +98,7 @@ def _classes(items: Items) -> Sequence[str] | None:
 
 
 def _samples(items: Items, labels: list[Any]) -> Iterator[Any]:
-    """The sample of each item in turn; its label is appended to ``labels``."""
+    """Yield the sample of each item in turn; its label is appended to ``labels``."""
     for position in range(len(items)):
         item = items[position]
         sample, label = (*item, None)[:2] if isinstance(item, tuple | list) else (item, None)

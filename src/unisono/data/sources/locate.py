@@ -17,7 +17,7 @@ ENVIRONMENT_VARIABLE = "UNISONO_DATA"
 
 
 def candidates(config: DataConfig, names: Sequence[str]) -> Iterator[Path]:
-    """Where a data set may be, in order: ``data.path`` itself and below it, UNISONO_DATA, the cache.
+    """Yield the places where a data set may be, in order: ``data.path`` itself and below it, UNISONO_DATA, the cache.
 
     Below the last two a data set has a folder of its own, for MNIST and Fashion-MNIST name their files alike.
 
@@ -35,7 +35,7 @@ def candidates(config: DataConfig, names: Sequence[str]) -> Iterator[Path]:
 
 
 def find_folder(config: DataConfig, folders: Sequence[Path], files: Sequence[str], origin: str) -> Path:
-    """The first of the folders that holds all the files, or a UserError that names a missing one.
+    """Return the first of the folders that holds all the files; raise a UserError that names a missing one.
 
     Args:
         config: names the data set.
@@ -54,12 +54,12 @@ def find_folder(config: DataConfig, folders: Sequence[Path], files: Sequence[str
 
 
 def is_there(path: Path) -> bool:
-    """Whether the file exists, packed with gzip or not."""
+    """Return whether the file exists, packed with gzip or not."""
     return path.exists() or path.with_name(path.name + ".gz").exists()
 
 
 def missing(config: DataConfig, file: str, places: Sequence[Path], origin: str) -> UserError:
-    """The error for a data set of which nothing was found."""
+    """Return the error for a data set of which nothing was found."""
     return UserError(
         f"The data set {config.dataset} needs the file {file}, which is in none of {', '.join(map(str, places))}; "
         f"get it from {origin} and put it there, or set data.path to its folder."
@@ -67,7 +67,7 @@ def missing(config: DataConfig, file: str, places: Sequence[Path], origin: str) 
 
 
 def given_path(config: DataConfig, what: str) -> Path:
-    """``data.path``, or a UserError that says what it must name."""
+    """Return ``data.path``; raise a UserError that says what it must name if it is not set."""
     if config.path is None:
         raise UserError(f"data.path must name {what} for the data set {config.dataset}; it is not set.")
     path = Path(config.path).expanduser()
@@ -77,7 +77,7 @@ def given_path(config: DataConfig, what: str) -> Path:
 
 
 def refuse_path(config: DataConfig) -> None:
-    """A UserError where ``data.path`` is set for a data set that needs none: its owner meant other data."""
+    """Raise a UserError where ``data.path`` is set for a data set that needs none: the user meant other data."""
     if config.path is not None:
         raise UserError(
             f"data.path is {config.path!r}, but the data set {config.dataset} reads no path; "
@@ -87,7 +87,7 @@ def refuse_path(config: DataConfig) -> None:
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turns the failures of reading a damaged or forbidden file into one sentence about it."""
+    """Turn the failures of reading a damaged or forbidden file into one sentence about it."""
     try:
         yield
     except PermissionError as error:

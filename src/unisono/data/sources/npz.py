@@ -35,7 +35,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def read_npz(file: BinaryIO, path: Path, name: str) -> Dataset:
-    """The arrays of an npz file as a data set.
+    """Return the arrays of an npz file as a data set.
 
     Args:
         file: its bytes.
@@ -80,7 +80,7 @@ def _samples(array: NDArray[Any] | None, key: str, path: Path) -> Tensor:
 
 
 def _values(archive: Mapping[str, Any], path: Path, length: int | None, *keys: str) -> list[Any]:
-    """One array of numbers or words as a list, empty where the file has none of the keys."""
+    """Return one array of numbers or words as a list, empty where the file has none of the keys."""
     array = next((_array(archive, path, key) for key in keys if key in archive), None)
     if array is None:
         return []

@@ -1,4 +1,4 @@
-"""Which samples to hold out and which to keep: pure functions of labels and owners."""
+"""Choice of the samples to hold out and to keep: pure functions of labels and owners."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from numpy.typing import ArrayLike, NDArray
 Integers = NDArray[np.int64]
 
 SPLIT_SEED = 0
-"""A held-out part belongs to the data, not to a run: every run with every seed is tested on the same samples."""
+"""Seed of the held-out part, which belongs to the data: every run with every seed is tested on the same samples."""
 
 
 def strata(labels: ArrayLike | None, owners: ArrayLike | None, num_samples: int) -> Integers:
-    """A number for each (label, owner) pair, shape (num_samples,); what is None counts as one value."""
+    """Return a number for each (label, owner) pair, shape (num_samples,); what is None counts as one value."""
     groups = np.zeros(num_samples, dtype=np.int64)
     for key in (labels, owners):
         if key is not None:
@@ -22,7 +22,7 @@ def strata(labels: ArrayLike | None, owners: ArrayLike | None, num_samples: int)
 
 
 def hold_out(groups: Integers, fraction: float) -> NDArray[np.bool_]:
-    """True for the samples to hold out: this fraction of all and, within one sample, of every group.
+    """Return a mask of the samples to hold out: this fraction of all and, within one sample, of every group.
 
     No group loses its last sample. The choice depends on nothing but the arguments.
 
@@ -44,7 +44,7 @@ def hold_out(groups: Integers, fraction: float) -> NDArray[np.bool_]:
 
 
 def balanced_subset(limit: int, labels: ArrayLike | None, owners: ArrayLike | None, num_samples: int) -> Integers:
-    """The ``limit`` samples to keep, in ascending order: equally many of every class and, inside a class, of every owner.
+    """Return the ``limit`` samples to keep, ascending: equally many of every class and, inside a class, of every owner.
 
     A class too small for its share leaves the rest to the others. Without labels the owners are balanced.
 
@@ -69,7 +69,7 @@ def choose_rows(
     limit: int | None,
     test_limit: int | None,
 ) -> tuple[Integers, Integers]:
-    """Rows to train on and rows to test on, so that no other row need be read.
+    """Return rows to train on and rows to test on, so that no other row need be read.
 
     Args:
         labels: of all rows, shape (num_rows,), or None.
@@ -96,7 +96,7 @@ def _at(numbers: Integers | None, rows: Integers) -> Integers | None:
 
 
 def _rank(groups: Integers) -> Integers:
-    """How many earlier samples share the group of each sample, shape (num_samples,)."""
+    """Return the number of earlier samples in the group of each sample, shape (num_samples,)."""
     order = np.argsort(groups, kind="stable")
     in_order = groups[order]
     ranks = np.empty(len(groups), dtype=np.int64)

@@ -12,7 +12,7 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def channel_statistics(samples: Tensor) -> Statistics:
-    """Mean and standard deviation per channel; images on the scale [0, 1], no deviation below ``STD_FLOOR``.
+    """Return mean and standard deviation per channel; images on the scale [0, 1], no deviation below ``STD_FLOOR``.
 
     Args:
         samples: uint8 of shape (num, channels, height, width) or floats of shape (num, channels, length).
@@ -23,7 +23,7 @@ def channel_statistics(samples: Tensor) -> Statistics:
 
 
 def _of_bytes(chunks: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """From how often each of the 256 values occurs, which is exact."""
+    """Return mean and deviation from the counts of the 256 values, which is exact."""
     counts = torch.zeros(chunks[0].shape[1], 256, dtype=torch.float64)
     for chunk in chunks:
         for channel in range(len(counts)):
@@ -35,7 +35,7 @@ def _of_bytes(chunks: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _of_floats(chunks: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """In two passes: the sum of squares of a series far from zero would cancel."""
+    """Return mean and deviation in two passes, as the sum of squares of a series far from zero would cancel."""
     num_values = sum(chunk.numel() for chunk in chunks) / chunks[0].shape[1]
     mean = torch.zeros(chunks[0].shape[1], dtype=torch.float64)
     for chunk in chunks:

@@ -46,7 +46,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def _read_images(paths: list[Path]) -> Tensor:
-    """The images of all files, uint8 of shape (num, 3, 96, 96)."""
+    """Return the images of all files, uint8 of shape (num, 3, 96, 96)."""
     counts = []
     for path in paths:
         count, rest = divmod(path.stat().st_size, IMAGE_BYTES)

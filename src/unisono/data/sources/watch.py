@@ -52,7 +52,7 @@ def load(config: DataConfig) -> Dataset:
 
 
 def _windows(series: list[NDArray[Any]], chosen: NDArray[np.bool_], config: DataConfig) -> tuple[Tensor, Tensor]:
-    """Windows of the chosen recordings, float32 of shape (num, channels, window), and the recording of each."""
+    """Return windows of the chosen recordings, float32 of shape (num, channels, window), and the recording of each."""
     cut = [torch.empty(0, series[0].shape[1], config.window)]
     numbers = [torch.empty(0, dtype=torch.int64)]
     for position in np.flatnonzero(chosen).tolist():
@@ -63,7 +63,7 @@ def _windows(series: list[NDArray[Any]], chosen: NDArray[np.bool_], config: Data
 
 
 def _recordings() -> dict[str, Any]:
-    """What ``seglearn.datasets.load_watch`` returns.
+    """Return the result of ``seglearn.datasets.load_watch``.
 
     The file is read without importing seglearn, which takes a second and needs scikit-learn and pandas of the right age.
     """

@@ -1,4 +1,4 @@
-"""The same clients on Flower: simulated on Ray, or real ones behind a SuperLink. Only this room imports flwr.
+"""Clients on Flower: simulated on Ray, or real ones behind a SuperLink. Only this package imports flwr.
 
 Importing it sets the environment variables that keep Flower quiet, before anything imports flwr.
 """

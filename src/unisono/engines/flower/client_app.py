@@ -18,20 +18,20 @@ from unisono.engines.flower.messages import (
     read_values,
     values_content,
 )
-from unisono.federation.worker import Answer
+from unisono.federation.client_turn import ClientResult
 
 
 class ClientHandler(Protocol):
     """The object that answers a client's requests."""
 
-    def answer(self, request: Request) -> Answer:
-        """The answer to a request; a ClientError or UserError if there is none."""
+    def answer(self, request: Request) -> ClientResult:
+        """Return the answer to a request; raise a ClientError or UserError if there is none."""
 
     def describe(self, question: dict[str, object]) -> dict[str, object]:
-        """What the server may know of this client before a run."""
+        """Return what the server may know of this client before a run."""
 
     def evaluate(self, request: Request) -> dict[str, float]:
-        """Scores of the networks in a request on this client's samples."""
+        """Return scores of the networks in a request on this client's samples."""
 
 
 def make_client_app(open_handler: Callable[[UserConfig], ClientHandler]) -> ClientApp:
@@ -66,7 +66,7 @@ def make_client_app(open_handler: Callable[[UserConfig], ClientHandler]) -> Clie
 
 
 def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
-    """Replies with the answer, or with the reason why there is none: whatever a handler raises, the server hears of it."""
+    """Reply with the answer, or with the reason why there is none: whatever a handler raises, the server hears of it."""
     try:
         content = answer()
     except ClientError as error:

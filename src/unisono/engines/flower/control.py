@@ -55,7 +55,7 @@ class Control:
         return {node.public_key: node.status for node in self._client.nodes()}
 
     def admit_only(self, public_keys: Iterable[str]) -> None:
-        """Admits the nodes with these keys (lines, as OpenSSH writes them), and turns all others away for good."""
+        """Admit the nodes with these keys (lines, as OpenSSH writes them), and turns all others away for good."""
         wanted = {key_bytes(line) for line in public_keys}
         known = self._client.nodes()
         for key in wanted - {node.public_key for node in known}:
@@ -65,7 +65,7 @@ class Control:
                 self._client.unregister(node.node_id)
 
     def start(self, app: Path, config: Mapping[str, bool | float | int | str]) -> int:
-        """Starts a run of the app in this directory and returns Flower's number for it."""
+        """Start a run of the app in this directory and return Flower's number for it."""
         self._client.nodes()  # a server that does not answer is found out at once, and named
         with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
             file.write(write_toml(dict(config)))
@@ -73,7 +73,7 @@ class Control:
             return int(self._flwr("run", str(app), CONNECTION, "--run-config", file.name)["run-id"])
 
     def status(self, run_id: int) -> str:
-        """Flower's word for where a run stands, such as ``running`` or ``finished:completed``, and why."""
+        """Return Flower's word for the state of a run, such as ``running`` or ``finished:completed``, and why."""
         status = self._client.run_status(run_id)
         if status is None:
             return "unknown"
@@ -81,7 +81,7 @@ class Control:
         return ":".join(word for word in words if word) + (f" ({details})" if details else "")
 
     def stop(self, run_id: int) -> None:
-        """Stops a run."""
+        """Stop a run."""
         self._client.nodes()
         self._flwr("stop", str(run_id), CONNECTION)
 

@@ -1,7 +1,7 @@
-"""The engine over a Flower grid: a message per client out, answers in as they come, the same sums as everywhere.
+"""Engine over a Flower grid: send a message per client, read answers as they come, add them up in a fixed order.
 
-Answers are added lane by lane in order of client id, so the bits are those of the embedded engine. What comes from a client is
-checked as if it were hostile: size, form, whitelist, shapes, finiteness.
+Answers are added shard by shard in order of client id, so results are bit-identical to those of the embedded
+engine. What comes from a client is checked as if it were hostile: size, form, declared shares, shapes, finiteness.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import Membership
 from unisono.engines.flower.messages import EMPTY, RequestBuilder, read_answer
-from unisono.engines.lanes import LaneMerger
-from unisono.federation.aggregate import AggregationConfig, Fold, deal_to_lanes
+from unisono.engines.shards import LaneMerger
+from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
+from unisono.federation.client_turn import ClientResult, accept_update
+from unisono.federation.declared import check_update, sent_shares
+from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.rounds import Observer, Outcome, Work
-from unisono.federation.whitelist import check_update, sent_shares
-from unisono.federation.worker import Answer, accept
 
 MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True)
 class ServerPolicy:
-    """What the server holds clients to.
+    """Requirements that the server checks of every answer.
 
     Args:
-        method: gives the whitelist.
+        method: gives the declared shares.
         postprocessor: undoes clipping and compression.
         aggregation: rule and weights.
         timeout: seconds until a client counts as failed; None waits for ever.
-        max_answer: largest answer that is read, in MiB.
+        max_message_mib: largest answer that is read, in MiB.
         poll: seconds between two looks for answers.
     """
 
@@ -48,25 +48,25 @@ class ServerPolicy:
     postprocessor: Postprocessor
     aggregation: AggregationConfig
     timeout: float | None = None
-    max_answer: float = 1024.0
+    max_message_mib: float = 1024.0
     poll: float = 0.02
 
 
 class FlowerEngine:
-    """Asks clients through a grid.
+    """Engine that asks clients through a grid.
 
     Args:
         grid: Flower's, of a simulation or of a federation.
         membership: who is where.
         policy: what answers must be like.
-        terms: what clients must know of the run, as text.
+        run_spec: what clients must know of the run, as text.
     """
 
-    def __init__(self, grid: Grid, membership: Membership, policy: ServerPolicy, terms: str) -> None:
+    def __init__(self, grid: Grid, membership: Membership, policy: ServerPolicy, run_spec: str) -> None:
         self._grid = grid
         self._membership = membership
         self._policy = policy
-        self._terms = terms
+        self._run_spec = run_spec
 
     @property
     def num_clients(self) -> int:
@@ -76,27 +76,29 @@ class FlowerEngine:
     def open(self, server: Payload) -> None:
         """Start nothing: the nodes of a grid run already."""
 
-    def reachable(self) -> Sequence[int] | None:
-        """The clients that can be asked now; None where all can."""
-        return self._membership.reachable()
+    def available(self) -> Sequence[int] | None:
+        """Return the clients that can be asked now; None where all can."""
+        return self._membership.available()
 
-    def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
-        """Asks every client of the work and reduces their answers, lane by lane in order."""
-        lanes = _Lanes(self._policy, work, {client: self._membership.num_samples(client) for client in work.clients}, observers)
-        builder = RequestBuilder(work.ctx, self._terms, work.broadcast, self.extra(work))
+    def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback] = ()) -> PhaseResult:
+        """Run every client of the task and reduce their updates, shard by shard in order."""
+        shards = _Shards(
+            self._policy, task, {client: self._membership.num_samples(client) for client in task.clients}, callbacks
+        )
+        builder = RequestBuilder(task.ctx, self._run_spec, task.broadcast, self.extra(task))
         requests = {
-            client: builder.build(client, work.routed.get(client, EMPTY), work.locals.get(client, EMPTY))
-            for client in work.clients
+            client: builder.build(client, task.routed.get(client, EMPTY), task.locals.get(client, EMPTY))
+            for client in task.clients
         }
 
         def settle(client_id: int, content: RecordDict | None, reason: str) -> None:
-            lanes.settle(client_id, self._read(content, reason, work, client_id))
+            shards.settle(client_id, self._read(content, reason, task, client_id))
 
-        self.ask(requests, work.ctx, settle)
-        return lanes.outcome
+        self.ask(requests, task.ctx, settle)
+        return shards.phase_result
 
-    def extra(self, work: Work) -> Mapping[str, Any]:
-        """Small values that go with every request of a phase."""
+    def extra(self, task: PhaseTask) -> Mapping[str, Any]:
+        """Return small values that go with every request of a phase."""
         return {}
 
     def ask(
@@ -106,7 +108,7 @@ class FlowerEngine:
         settle: Callable[[int, RecordDict | None, str], None],
         kind: str = "train",
     ) -> None:
-        """Sends requests, and tells of each answer as it comes, or of the reason why there is none.
+        """Send requests, and report each answer as it comes, or the reason why there is none.
 
         Args:
             requests: by client.
@@ -146,71 +148,71 @@ class FlowerEngine:
     def _pull(self, waiting: Iterable[str]) -> Iterable[Message]:
         return self._grid.pull_messages(list(waiting))
 
-    def _read(self, content: RecordDict | None, reason: str, work: Work, client_id: int) -> Answer | ClientError:
-        ctx = work.ctx.at(client_id=client_id)
+    def _read(self, content: RecordDict | None, reason: str, task: PhaseTask, client_id: int) -> ClientResult | ClientError:
+        ctx = task.ctx.at(client_id=client_id)
         if content is None:
             return ClientError(ctx.round, ctx.phase, client_id, reason)
         try:
-            return read_answer(content, _received(work, client_id), ctx, int(self._policy.max_answer * MEBIBYTE))
+            return read_answer(content, _received(task, client_id), ctx, int(self._policy.max_message_mib * MEBIBYTE))
         except ClientError as failure:
             return failure
 
 
-class _Lanes:
-    """Answers of one phase, added to their lane's sums as soon as all clients before them in the lane are settled."""
+class _Shards:
+    """Answers of one phase, added to their shard's sums as soon as all clients before them in the shard are settled."""
 
-    def __init__(self, policy: ServerPolicy, work: Work, sizes: Mapping[int, int], observers: Sequence[Observer]) -> None:
+    def __init__(self, policy: ServerPolicy, task: PhaseTask, sizes: Mapping[int, int], callbacks: Sequence[Callback]) -> None:
         self._policy = policy
-        self._work = work
-        self._observers = observers
-        self._queues = [lane for lane in deal_to_lanes(sizes) if lane]
-        self._lane_of = {client: lane for lane, clients in enumerate(self._queues) for client in clients}
+        self._task = task
+        self._callbacks = callbacks
+        self._queues = [shard for shard in assign_shards(sizes) if shard]
+        self._shard_of = {client: shard for shard, clients in enumerate(self._queues) for client in clients}
         self._parts = [self._empty() for _ in self._queues]
-        self._settled: dict[int, Answer | ClientError] = {}
+        self._settled: dict[int, ClientResult | ClientError] = {}
         self._merger = LaneMerger(self._empty())
 
-    def settle(self, client_id: int, result: Answer | ClientError) -> None:
-        """Takes a client's answer or failure."""
+    def settle(self, client_id: int, result: ClientResult | ClientError) -> None:
+        """Take a client's answer or failure."""
         self._settled[client_id] = result
-        lane = self._lane_of[client_id]
-        queue = self._queues[lane]
+        shard = self._shard_of[client_id]
+        queue = self._queues[shard]
         while queue and queue[0] in self._settled:
             first = queue.pop(0)
-            self._add(self._parts[lane], first, self._settled.pop(first))
+            self._add(self._parts[shard], first, self._settled.pop(first))
         if not queue:
-            self._merger.take(lane, self._parts[lane])
+            self._merger.take(shard, self._parts[shard])
 
     @property
-    def outcome(self) -> Outcome:
-        """The sums of all lanes whose clients are settled."""
-        return self._merger.outcome
+    def phase_result(self) -> PhaseResult:
+        """The sums of all shards whose clients are settled."""
+        return self._merger.phase_result
 
-    def _add(self, part: Outcome, client_id: int, result: Answer | ClientError) -> None:
+    def _add(self, part: PhaseResult, client_id: int, result: ClientResult | ClientError) -> None:
         try:
             if isinstance(result, ClientError):
                 raise result
-            self._accept(part.fold, result, self._work.ctx.at(client_id=client_id))
+            self._accept(part.accumulator, result, self._task.ctx.at(client_id=client_id))
         except ClientError as failure:
             part.failures.append(failure)
             return
         part.locals[client_id] = result.local
-        part.reports.append(result.report)
-        for observer in self._observers:
-            observer.on_client(self._work.ctx.phase, result.report)
+        part.stats.append(result.stats)
+        for callback in self._callbacks:
+            callback.on_client_end(self._task.ctx.phase, result.stats)
 
-    def _accept(self, fold: Fold, answer: Answer, ctx: Context) -> None:
-        policy, received = self._policy, _received(self._work, ctx.client_id)
+    def _accept(self, accumulator: Accumulator, answer: ClientResult, ctx: Context) -> None:
+        policy, received = self._policy, _received(self._task, ctx.client_id)
         if not policy.postprocessor.active:
             try:
                 check_update(answer.update, sent_shares(policy.method, ctx), received)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
-        accept(answer.update, received, policy.method.shares, policy.postprocessor, fold, ctx)
+        accept_update(answer.update, received, policy.method.shares, policy.postprocessor, accumulator, ctx)
 
-    def _empty(self) -> Outcome:
-        return Outcome(Fold(self._policy.method.shares, self._policy.aggregation))
+    def _empty(self) -> PhaseResult:
+        return PhaseResult(Accumulator(self._policy.method.shares, self._policy.aggregation))
 
 
-def _received(work: Work, client_id: int) -> Payload:
-    return work.broadcast.merge(work.routed[client_id]) if client_id in work.routed else work.broadcast
+def _received(task: PhaseTask, client_id: int) -> Payload:
+    return task.broadcast.merge(task.routed[client_id]) if client_id in task.routed else task.broadcast

@@ -1,4 +1,4 @@
-"""What Flower's processes are started with: variables that switch off telemetry, update checks and installs, and its own files.
+"""Environment of Flower's processes: variables that switch off telemetry, update checks and installs, and its own files.
 
 Nothing here imports flwr, so that it can be called before flwr is imported.
 """
@@ -31,11 +31,11 @@ SIMULATION_NOTE = (
     "engine.kind = 'flower' stands on Flower's run_simulation, which Flower calls deprecated since 1.41; it works with every "
     "flwr that unisono accepts (below 1.43)"
 )
-"""What users of the simulation should know; docs/deployment.md says why it stays."""
+"""Note for users of the simulation; docs/deployment.md says why it stays."""
 
 
 def keep_quiet() -> None:
-    """Sets the variables for this process and those it starts, where the user has not."""
+    """Set the variables for this process and those it starts, where the user has not."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -47,7 +47,7 @@ def process_environment(home: Path) -> dict[str, str]:
 
 
 def write_connection(home: Path, address: str, certificate: Path | None) -> None:
-    """Writes Flower's file of connections, which the command ``flwr`` reads."""
+    """Write Flower's file of connections, which the command ``flwr`` reads."""
     home.mkdir(parents=True, exist_ok=True)
     connection = {"insecure": True} if certificate is None else {"root-certificates": str(certificate)}
     (home / "config.toml").write_text(
@@ -56,7 +56,7 @@ def write_connection(home: Path, address: str, certificate: Path | None) -> None
 
 
 def require_flower(*, ray: bool = False) -> None:
-    """Nothing, or a UserError that says what to install.
+    """Raise a UserError that says what to install if a package is missing.
 
     Args:
         ray: whether a simulation is wanted.

@@ -1,4 +1,4 @@
-"""A client's process that stays: it takes one task after the other from its SuperNode and answers with the app it was given.
+"""Persistent process of a client: it takes one task after the other from its SuperNode and answers with the app it was given.
 
 Flower starts a new process for every message, which imports torch anew, and runs the code that came with the run. This one
 keeps data, networks and imports between messages, and looks at no code but its own: the run's app bundle is not even unpacked.
@@ -27,7 +27,7 @@ def serve_tasks(
     poll: float = 0.2,
     on_error: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
-    """Answers the tasks of a SuperNode until the process is ended, one after the other.
+    """Answer the tasks of a SuperNode until the process is ended, one after the other.
 
     Each task waits for its message in a thread of its own: when a server is killed, a message may stay half delivered for ever.
 
@@ -55,7 +55,7 @@ def serve_tasks(
 
 
 def _do(app: ClientApp, session: TaskSession, turn: threading.Lock) -> None:
-    """Answers one task: message in, reply out, a failure out if the app raises."""
+    """Answer one task: message in, reply out, a failure out if the app raises."""
     context: Context | None = None
     failure = "the task failed"
     try:

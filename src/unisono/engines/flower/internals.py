@@ -155,13 +155,13 @@ class SuperLinkClient:
         return [RegisteredNode(node.node_id, node.public_key, node.status) for node in listed]
 
     def register(self, public_key: bytes) -> None:
-        """Admits the node with this public key."""
+        """Admit the node with this public key."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         self._client.RegisterNode(RegisterNodeRequest(public_key=public_key))
 
     def unregister(self, node_id: int) -> None:
-        """Turns a node away for good."""
+        """Turn a node away for good."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
@@ -175,7 +175,7 @@ class SuperLinkClient:
         return None if status is None else (status.status, status.sub_status, status.details)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._client.close()
 
 
@@ -194,7 +194,7 @@ class TaskQueue:
         self._client = _connect(address, auth, "SuperExec")
 
     def acquire(self) -> str | None:
-        """Takes a task and returns the token that it is worked on with; None if there is no task."""
+        """Take a task and return the token that it is worked on with; None if there is no task."""
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
         acquired = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[CLIENT_TASKS]))
@@ -245,13 +245,13 @@ class TaskSession:
         return message, context
 
     def push(self, reply: Message, context: Context) -> None:
-        """Sends the reply."""
+        """Send the reply."""
         from flwr.supernode.runtime.run_clientapp import push_message
 
         push_message(self._client, reply, context)
 
     def finish(self, context: Context | None, failure: str) -> None:
-        """Tells the SuperNode that the task is done.
+        """Tell the SuperNode that the task is done.
 
         Args:
             context: what ``pull`` returned, None if it did not.
@@ -262,12 +262,12 @@ class TaskSession:
         push_task_output(client=self._client, context=context, sub_status="failed" if failure else "completed", details=failure)
 
     def close(self) -> None:
-        """Ends the heartbeat and the connection."""
+        """End the heartbeat and the connection."""
         self._heartbeat.stop()
         self._client.close()
 
     def _is_heard(self) -> bool:
-        """Tells the SuperNode that the task is being worked on; Flower's own ends the process where the task is gone."""
+        """Tell the SuperNode that the task is being worked on; Flower's own ends the process where the task is gone."""
         from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 
         try:
@@ -294,7 +294,7 @@ def _connect(address: str, auth: Any, component: str) -> Any:
 
 
 def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any]) -> None:
-    """Runs a SuperLink until the process is ended; a UserError, and no server, where it would be without its guard.
+    """Run a SuperLink until the process is ended; a UserError, and no server, where it would be without its guard.
 
     Args:
         arguments: those of ``flower-superlink``.
@@ -321,7 +321,7 @@ def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any]) -> None
 
 
 def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
-    """Runs a SuperNode until the process is ended.
+    """Run a SuperNode until the process is ended.
 
     Args:
         arguments: those of ``flower-supernode``.
@@ -339,7 +339,7 @@ def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
 
 
 def imports_late(function: Callable[..., Any], module: str, name: str) -> bool:
-    """Whether the module of a function imports a name when it is called, not when it is imported itself."""
+    """Return whether the module of a function imports a name when it is called, not when it is imported itself."""
     own = function.__globals__
     source = inspect.getsource(sys.modules[function.__module__])
     return name not in own and f"from {module} import" in source and f"{name}(" in source

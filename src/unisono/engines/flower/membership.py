@@ -15,11 +15,11 @@ from flwr.serverapp import Grid
 
 from unisono.core.errors import UserError
 from unisono.engines.flower.messages import read_values, values_content
-from unisono.federation.worker import Clients
+from unisono.federation.client_turn import FederatedDataset
 
 Description = Mapping[str, Any]
 AdmissionCheck = Callable[[int, Description], str | None]
-"""Why a client cannot take part, by what it says of itself; None if it can."""
+"""Return why a client cannot take part, from its description; None if it can."""
 
 QUERY_SECONDS = 300.0
 
@@ -31,14 +31,14 @@ class Membership(Protocol):
     def num_clients(self) -> int:
         """Size of the federation."""
 
-    def reachable(self) -> Sequence[int] | None:
-        """The clients that can be asked now, ascending; None where all can."""
+    def available(self) -> Sequence[int] | None:
+        """Return the clients that can be asked now, ascending; None where all can."""
 
     def node_of(self, client_id: int) -> int | None:
-        """The node that a client lives on, None where it is away."""
+        """Return the node that a client lives on, None where it is away."""
 
     def num_samples(self, client_id: int) -> int:
-        """How many samples a client owns."""
+        """Return the number of samples that a client owns."""
 
 
 class SimulatedMembership:
@@ -49,7 +49,7 @@ class SimulatedMembership:
         clients: whose data is simulated.
     """
 
-    def __init__(self, nodes: Sequence[int], clients: Clients) -> None:
+    def __init__(self, nodes: Sequence[int], clients: FederatedDataset) -> None:
         self._nodes = sorted(nodes)
         self._clients = clients
 
@@ -58,15 +58,15 @@ class SimulatedMembership:
         """Size of the federation."""
         return len(self._clients)
 
-    def reachable(self) -> None:
-        """All clients can be asked."""
+    def available(self) -> None:
+        """Return None: all clients are available."""
 
     def node_of(self, client_id: int) -> int:
         """The client's node."""
         return self._nodes[client_id % len(self._nodes)]
 
     def num_samples(self, client_id: int) -> int:
-        """How many samples a client owns."""
+        """Return the number of samples that a client owns."""
         return self._clients.num_samples(client_id)
 
 
@@ -111,7 +111,7 @@ class FlowerMembership:
         self.patience = 0.0
 
     def refresh(self) -> None:
-        """Looks who is there, asks newcomers, and takes what they said meanwhile."""
+        """Look for nodes, ask new ones to describe themselves, and read their descriptions."""
         nodes = {node.node_id: node.public_key for node in self._grid.get_nodes()}
         self._online = set(nodes)
         pending = {asked.node for asked in self._asked.values()}
@@ -129,7 +129,7 @@ class FlowerMembership:
         self._collect(nodes)
 
     def wait(self, wanted: int, seconds: float) -> None:
-        """Waits until so many clients have described themselves, or for so long; goes on with whoever is there."""
+        """Wait until so many clients have described themselves, or for so long; go on with those that are there."""
         deadline = time.monotonic() + seconds
         self.refresh()
         while len(self.descriptions) + len(self.refused) < wanted and time.monotonic() < deadline:
@@ -137,21 +137,21 @@ class FlowerMembership:
             self.refresh()
 
     def set_admission_check(self, check: AdmissionCheck) -> None:
-        """Checks all clients that have described themselves, and from now on every new one."""
+        """Check all clients that have described themselves, and from now on every new one."""
         self.admission_check = check
         for client_id, description in list(self.descriptions.items()):
             self._check_admission(client_id, description)
 
     def send_notice(self, client_id: int, sentence: str) -> None:
-        """Sends a client a sentence for its log."""
+        """Send a client a sentence for its log."""
         node = self._nodes.get(client_id)
         if node is not None:
             self._grid.push_messages(
                 [Message(values_content("question", {"told": sentence}), node, "query", ttl=QUERY_SECONDS)]
             )
 
-    def reachable(self) -> Sequence[int]:
-        """The clients that are connected and fit, ascending; waits up to ``patience`` seconds for ``wanted`` of them."""
+    def available(self) -> Sequence[int]:
+        """Return the connected clients that fit, ascending; wait up to ``patience`` seconds for ``wanted`` of them."""
         deadline = time.monotonic() + self.patience
         while True:
             self.refresh()
@@ -165,12 +165,12 @@ class FlowerMembership:
             time.sleep(1.0)
 
     def node_of(self, client_id: int) -> int | None:
-        """The node that a client lives on, None where it is away."""
+        """Return the node that a client lives on, None where it is away."""
         node = self._nodes.get(client_id)
         return node if node in self._online else None
 
     def num_samples(self, client_id: int) -> int:
-        """How many samples a client says it owns."""
+        """Return the number of samples that a client says it owns."""
         return int(self.descriptions.get(client_id, {}).get("samples", 0))
 
     def _collect(self, nodes: Mapping[int, bytes]) -> None:

@@ -19,7 +19,7 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import from_bytes, to_bytes
-from unisono.federation.worker import Answer, Report
+from unisono.federation.client_turn import ClientResult, ClientStats
 
 SERIALISATION = "unisono.payload"
 INLINE = 2**21
@@ -29,14 +29,14 @@ EMPTY = Payload()
 
 @dataclass(frozen=True)
 class Request:
-    """What a client is asked.
+    """Request to a client.
 
     Args:
         seed: the run's.
         round: from 0.
         phase: of the round.
         client_id: who is asked.
-        terms: what the client must know of the run, the same text in every request.
+        run_spec: what the client must know of the run, the same text in every request.
         broadcast: what all clients receive.
         routed: what only this one receives.
         local: its local state, or whatever tells it which one to take.
@@ -47,7 +47,7 @@ class Request:
     round: int
     phase: str
     client_id: int
-    terms: str
+    run_spec: str
     broadcast: Payload = EMPTY
     routed: Payload = EMPTY
     local: Payload = EMPTY
@@ -55,16 +55,16 @@ class Request:
 
     @property
     def received(self) -> Payload:
-        """What the client's step reads."""
+        """Payload that the client's step reads."""
         return self.broadcast.merge(self.routed) if _is_filled(self.routed) else self.broadcast
 
     def context(self, device: torch.device) -> Context:
-        """Where in the run the client's step stands."""
+        """Return the context of the client's step."""
         return Context(self.seed, self.round, self.phase, self.client_id, device)
 
 
 def payload_record(payload: Payload) -> ConfigRecord | ArrayRecord:
-    """A payload as a record: one object if it is small, else an array that Flower cuts into chunks."""
+    """Return a payload as a record: one object if it is small, else an array that Flower cuts into chunks."""
     data = to_bytes(payload)
     if len(data) <= INLINE:
         return ConfigRecord({"payload": data})
@@ -72,7 +72,7 @@ def payload_record(payload: Payload) -> ConfigRecord | ArrayRecord:
 
 
 def payload_of(content: RecordDict, name: str, limit: int | None = None) -> Payload:
-    """The payload of a record, empty where there is none.
+    """Return the payload of a record, empty where there is none.
 
     Args:
         content: the message's records.
@@ -101,14 +101,14 @@ class RequestBuilder:
 
     Args:
         ctx: round and phase.
-        terms: see Request.
+        run_spec: see Request.
         broadcast: see Request.
         extra: see Request.
     """
 
-    def __init__(self, ctx: Context, terms: str, broadcast: Payload, extra: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, ctx: Context, run_spec: str, broadcast: Payload, extra: Mapping[str, Any] | None = None) -> None:
         self._ctx = ctx
-        self._terms = ConfigRecord({"terms": terms})
+        self._run_spec = ConfigRecord({"terms": run_spec})
         self._broadcast = payload_record(broadcast)
         self._extra = json.dumps(dict(extra or {}))
 
@@ -118,7 +118,7 @@ class RequestBuilder:
         content = RecordDict(
             {
                 "place": ConfigRecord({"place": json.dumps(place), "extra": self._extra}),
-                "terms": self._terms,
+                "terms": self._run_spec,
                 "broadcast": self._broadcast,
             }
         )
@@ -129,7 +129,7 @@ class RequestBuilder:
 
 
 def read_request(content: RecordDict) -> Request:
-    """What ``RequestBuilder.build`` wrote."""
+    """Return the request that ``RequestBuilder.build`` wrote."""
     place = json.loads(str(content.config_records["place"]["place"]))
     return Request(
         place["seed"],
@@ -144,15 +144,15 @@ def read_request(content: RecordDict) -> Request:
     )
 
 
-def answer_content(answer: Answer) -> RecordDict:
-    """A client's answer."""
-    update, report = answer.update, answer.report
+def answer_content(answer: ClientResult) -> RecordDict:
+    """Return a client's answer."""
+    update, stats = answer.update, answer.stats
     told = {
         "client": update.client_id,
         "weight": update.weight,
         "metrics": dict(update.metrics),
-        "samples": report.num_samples,
-        "seconds": report.seconds,
+        "samples": stats.num_samples,
+        "seconds": stats.seconds,
     }
     content = RecordDict({"answer": ConfigRecord({"answer": json.dumps(told)}), "update": payload_record(update.payload)})
     if _is_filled(answer.local):
@@ -161,12 +161,12 @@ def answer_content(answer: Answer) -> RecordDict:
 
 
 def failure_content(reason: str, details: str = "") -> RecordDict:
-    """What a client says that could not answer."""
+    """Return the message of a client that could not answer."""
     return RecordDict({"failure": ConfigRecord({"reason": reason, "details": details})})
 
 
-def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int | None = None) -> Answer:
-    """A client's answer, or a ClientError that says why it is none.
+def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int | None = None) -> ClientResult:
+    """Return a client's answer; raise a ClientError that says why it is none.
 
     Sizes are counted here and not taken from the client.
 
@@ -192,17 +192,17 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
-    report = Report(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics)
-    return Answer(update, local, report)
+    stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics)
+    return ClientResult(update, local, stats)
 
 
 def values_content(name: str, values: Mapping[str, Any]) -> RecordDict:
-    """Plain values under a name; ``read_values`` undoes it."""
+    """Return plain values under a name; ``read_values`` undoes it."""
     return RecordDict({name: ConfigRecord({"values": json.dumps(dict(values))})})
 
 
 def read_values(content: RecordDict, name: str) -> dict[str, Any]:
-    """What ``values_content`` wrote; a ValueError if there is none."""
+    """Return what ``values_content`` wrote; raise a ValueError if there is none."""
     try:
         return dict(json.loads(str(content.config_records[name]["values"])))
     except (LookupError, TypeError) as error:

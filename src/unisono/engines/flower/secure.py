@@ -1,4 +1,4 @@
-"""The engine of a run with secure aggregation: it sees masked updates, and adds nothing up unless everyone has answered."""
+"""Engine with secure aggregation: it sees masked updates, and adds nothing up unless all clients have answered."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce, Reveals
 from unisono.engines.flower.engine import FlowerEngine
 from unisono.engines.flower.messages import EMPTY, RequestBuilder
-from unisono.federation.aggregate import AggregationConfig, Fold
+from unisono.federation.aggregate import Accumulator, AggregationConfig
+from unisono.federation.client_turn import ClientResult
+from unisono.federation.declared import check_update, sent_shares
+from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import CompressionConfig
-from unisono.federation.rounds import Observer, Outcome, Work
-from unisono.federation.whitelist import check_update, sent_shares
-from unisono.federation.worker import Answer
 from unisono.privacy.masking import from_fixed_point, sum_masked
 
 MIN_COHORT = 3
-"""With fewer, a client could take its own part from the sum and see the other's."""
+"""Fewest clients of a round; with fewer, a client could subtract its own part from the sum and see the other's."""
 
 
 def check_secure(method: Method, aggregation: AggregationConfig, compression: CompressionConfig, cohort_size: int) -> None:
-    """Refuses what cannot be private, or cannot work, with secure aggregation."""
+    """Refuse what cannot be private, or cannot work, with secure aggregation."""
     for group, share in method.shares.items():
         if share.reduce is Reduce.ROWS:
             raise UserError(
@@ -55,45 +55,49 @@ def masked_groups(method: Method, ctx: Context) -> list[str]:
 
 
 class SecureEngine(FlowerEngine):
-    """Adds up masked updates."""
+    """Engine that adds up masked updates."""
 
-    def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
-        """Asks every client of the work; if one is missing, nobody counts, for the masks would not cancel."""
-        groups = masked_groups(self._policy.method, work.ctx)
+    def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback] = ()) -> PhaseResult:
+        """Run every client of the task; if one is missing, none counts, because the masks would not cancel."""
+        groups = masked_groups(self._policy.method, task.ctx)
         if not groups:
-            return super().exchange(work, observers)
-        outcome = Outcome(Fold(self._policy.method.shares, self._policy.aggregation))
-        extra = {"cohort": list(work.clients), "nonce": secrets.token_hex(16)}
-        builder = RequestBuilder(work.ctx, self._terms, work.broadcast, extra)
+            return super().run_phase(task, callbacks)
+        phase_result = PhaseResult(Accumulator(self._policy.method.shares, self._policy.aggregation))
+        extra = {"cohort": list(task.clients), "nonce": secrets.token_hex(16)}
+        builder = RequestBuilder(task.ctx, self._run_spec, task.broadcast, extra)
         requests = {
-            client: builder.build(client, work.routed.get(client, EMPTY), work.locals.get(client, EMPTY))
-            for client in work.clients
+            client: builder.build(client, task.routed.get(client, EMPTY), task.locals.get(client, EMPTY))
+            for client in task.clients
         }
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ClientResult] = {}
 
         def settle(client_id: int, content: RecordDict | None, reason: str) -> None:
-            result = self._read(content, reason, work, client_id)
+            result = self._read(content, reason, task, client_id)
             if isinstance(result, ClientError):
-                outcome.failures.append(result)
+                phase_result.failures.append(result)
                 return
             answers[client_id] = result
-            for observer in observers:
-                observer.on_client(work.ctx.phase, result.report)
+            for callback in callbacks:
+                callback.on_client_end(task.ctx.phase, result.stats)
 
-        self.ask(requests, work.ctx, settle)
-        if outcome.failures:
-            return outcome
+        self.ask(requests, task.ctx, settle)
+        if phase_result.failures:
+            return phase_result
         try:
-            self._add(outcome.fold, answers, groups, work)
+            self._add(phase_result.accumulator, answers, groups, task)
         except ValueError as error:
-            outcome.failures += [ClientError(work.ctx.round, work.ctx.phase, client, str(error)) for client in work.clients]
-            return outcome
+            phase_result.failures += [
+                ClientError(task.ctx.round, task.ctx.phase, client, str(error)) for client in task.clients
+            ]
+            return phase_result
         for client_id in sorted(answers):
-            outcome.locals[client_id] = answers[client_id].local
-            outcome.reports.append(answers[client_id].report)
-        return outcome
+            phase_result.locals[client_id] = answers[client_id].local
+            phase_result.stats.append(answers[client_id].stats)
+        return phase_result
 
-    def _add(self, fold: Fold, answers: Mapping[int, Answer], groups: Sequence[str], work: Work) -> None:
+    def _add(
+        self, accumulator: Accumulator, answers: Mapping[int, ClientResult], groups: Sequence[str], task: PhaseTask
+    ) -> None:
         uniform = self._policy.aggregation.weighting == "uniform"
         masked: dict[int, Any] = {}
         for client_id in sorted(answers):
@@ -101,19 +105,19 @@ class SecureEngine(FlowerEngine):
             masked[client_id] = Payload({name: update.payload.groups.get(name, {}) for name in groups}).flatten()
             others = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
             plain = type(update)(client_id, update.weight, Payload(others), update.metrics)
-            check_update(plain, sent_shares(self._policy.method, work.ctx), work.broadcast)
-            fold.add(plain)
+            check_update(plain, sent_shares(self._policy.method, task.ctx), task.broadcast)
+            accumulator.add(plain)
         weight = sum(1.0 if uniform and answer.update.weight > 0 else answer.update.weight for answer in answers.values())
         if weight <= 0:
             return
         total = Payload.unflatten(from_fixed_point(sum_masked(masked)), group_names=groups)
         for name in groups:
-            expected, sums = work.broadcast.groups.get(name), dict(total.groups[name])
+            expected, sums = task.broadcast.groups.get(name), dict(total.groups[name])
             if expected is not None:
                 if {n: t.shape for n, t in sums.items()} != {n: t.shape for n, t in expected.items()}:
                     raise ValueError(f"the sum of group {name!r} has other names or shapes than what was sent")
                 if self._policy.postprocessor.active:  # clients sent differences
                     sums = {key: tensor + weight * expected[key] for key, tensor in sums.items()}
-            fold.sums[name] = sums
-            fold.weights[name] = weight
-            fold.counts[name] = len(answers)
+            accumulator.sums[name] = sums
+            accumulator.weights[name] = weight
+            accumulator.counts[name] = len(answers)

@@ -1,4 +1,4 @@
-"""The server's side of Flower: a ServerApp that hands its grid and its config over."""
+"""Server side of Flower: a ServerApp that passes on its grid and its config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Main = Callable[[Grid, Mapping[str, Any], int], None]
 
 
 def make_server_app(main: Main) -> ServerApp:
-    """A ServerApp.
+    """Return a ServerApp.
 
     Args:
         main: called with the grid, the run's config and Flower's number of the run.
@@ -30,7 +30,7 @@ def make_server_app(main: Main) -> ServerApp:
 
 
 def is_simulation(grid: Grid, seconds: float = 120.0) -> bool:
-    """Whether the nodes of a grid are simulated; asks one of them."""
+    """Return whether the nodes of a grid are simulated; asks one of them."""
     deadline = time.monotonic() + seconds
     while not (nodes := list(grid.get_node_ids())) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -46,7 +46,7 @@ def is_simulation(grid: Grid, seconds: float = 120.0) -> bool:
 
 
 def settled_nodes(grid: Grid) -> int:
-    """How many nodes there are once no more come for a second."""
+    """Return the number of nodes once no more come for a second."""
     before = -1
     while (now := len(list(grid.get_node_ids()))) != before:
         before = now

@@ -1,4 +1,4 @@
-"""A client of a simulation at work, in any process: it answers for whoever is asked."""
+"""Handler of requests to simulated clients: any process answers for any client."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ import torch
 from unisono.core.errors import UserError
 from unisono.engines.devices import resolve_devices, threads
 from unisono.engines.flower.messages import Request
-from unisono.engines.lanes import Workshop
-from unisono.federation.worker import Answer, answer, prepare_nets
+from unisono.engines.shards import WorkerSetup
+from unisono.federation.client_turn import ClientResult, prepare_nets, run_client
 
-Opener = Callable[[str], tuple[Workshop, str]]
-"""The workshop that the terms of a run describe, and the name of its device; it must be importable by name."""
+Opener = Callable[[str], tuple[WorkerSetup, str]]
+"""Function that builds the worker setup of a run specification, and names its device; it must be importable by name."""
 
 
 class SimulatedClient:
-    """Answers for any client of a simulation; a process opens a run's workshop once and keeps it until the next run.
+    """Handler for any client of a simulation; a process builds a run's worker setup once and keeps it until the next run.
 
     Args:
-        open_workshop: see Opener.
+        build_worker_setup: see Opener.
     """
 
-    _kept: tuple[str, Workshop, torch.nn.ModuleDict, torch.device] | None = None
+    _kept: tuple[str, WorkerSetup, torch.nn.ModuleDict, torch.device] | None = None
 
-    def __init__(self, open_workshop: Opener) -> None:
-        self._open = open_workshop
+    def __init__(self, build_worker_setup: Opener) -> None:
+        self._open = build_worker_setup
 
-    def answer(self, request: Request) -> Answer:
-        """The answer of ``request.client_id``."""
-        workshop, nets, device = self._workshop(request.terms)
+    def answer(self, request: Request) -> ClientResult:
+        """Return the answer of ``request.client_id``."""
+        setup, nets, device = self._setup(request.run_spec)
         with threads(1):
-            return answer(
-                workshop.method,
+            return run_client(
+                setup.method,
                 nets,
                 request.received,
                 request.local,
-                workshop.clients.data_of(request.client_id, device),
+                setup.clients.client_data(request.client_id, device),
                 request.context(device),
-                workshop.postprocessor,
+                setup.postprocessor,
             )
 
     def describe(self, question: dict[str, object]) -> dict[str, object]:
-        """A simulated node holds no data of its own."""
+        """Return a simulated node holds no data of its own."""
         return {"simulated": True}
 
     def evaluate(self, request: Request) -> dict[str, float]:
-        """A simulation probes on the server."""
+        """Return a simulation probes on the server."""
         raise UserError("A simulated client has no probes of its own.")
 
-    def _workshop(self, terms: str) -> tuple[Workshop, torch.nn.ModuleDict, torch.device]:
+    def _setup(self, run_spec: str) -> tuple[WorkerSetup, torch.nn.ModuleDict, torch.device]:
         kept = SimulatedClient._kept
-        if kept is None or kept[0] != terms:
-            workshop, name = self._open(terms)
+        if kept is None or kept[0] != run_spec:
+            setup, name = self._open(run_spec)
             # An actor sees the GPUs that Ray gave it, counted anew.
             device = resolve_devices(name.partition(":")[0])[0]
-            kept = SimulatedClient._kept = (terms, workshop, prepare_nets(workshop.method, device), device)
+            kept = SimulatedClient._kept = (run_spec, setup, prepare_nets(setup.method, device), device)
         return kept[1:]

@@ -29,8 +29,8 @@ from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.environment import SIMULATION_NOTE
 from unisono.engines.flower.membership import SimulatedMembership
 from unisono.engines.flower.simulated_client import Opener, SimulatedClient
-from unisono.engines.lanes import Workshop
-from unisono.federation.rounds import Observer, Outcome, Work
+from unisono.engines.shards import WorkerSetup
+from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 
 
 class RaySimulation:
@@ -82,12 +82,12 @@ class RaySimulation:
 
     @property
     def is_alive(self) -> bool:
-        """Whether nodes can still answer."""
+        """True while nodes can still answer."""
         return self._thread.is_alive() and not self._done.is_set()
 
 
 def backend_config(config: EngineConfig) -> dict[str, Any]:
-    """Flower's words for the table ``[engine]``."""
+    """Return the table ``[engine]`` in Flower's words."""
     resources = {"num_cpus": config.client_cpus, "num_gpus": config.client_gpus}
     start: dict[str, Any] = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
     if config.ray_address is not None:
@@ -96,9 +96,9 @@ def backend_config(config: EngineConfig) -> dict[str, Any]:
     return {"client_resources": resources, "init_args": {**start, "num_cpus": max(1, round(workers * config.client_cpus))}}
 
 
-def simulated_app(open_workshop: Opener) -> ClientApp:
-    """The ClientApp of simulated nodes."""
-    handler = SimulatedClient(open_workshop)
+def simulated_app(build_worker_setup: Opener) -> ClientApp:
+    """Return the ClientApp of simulated nodes."""
+    handler = SimulatedClient(build_worker_setup)
 
     def open_handler(node_config: UserConfig) -> SimulatedClient:
         return handler
@@ -107,46 +107,46 @@ def simulated_app(open_workshop: Opener) -> ClientApp:
 
 
 class RayEngine:
-    """Runs clients in Flower's simulation.
+    """Engine that runs clients in Flower's simulation.
 
     Args:
-        workshop: method, data and rules, as the server sees them.
+        setup: method, data and rules, as the server sees them.
         config: actors and their resources.
-        terms: describes the run; ``open_workshop`` makes the same workshop of it in every actor.
-        open_workshop: see Opener.
+        run_spec: describes the run; ``build_worker_setup`` makes the same worker setup of it in every actor.
+        build_worker_setup: see Opener.
     """
 
-    def __init__(self, workshop: Workshop, config: EngineConfig, terms: str, open_workshop: Opener) -> None:
-        self._workshop = workshop
+    def __init__(self, setup: WorkerSetup, config: EngineConfig, run_spec: str, build_worker_setup: Opener) -> None:
+        self._setup = setup
         self._config = config
-        self._terms = terms
-        self._simulation = RaySimulation(len(workshop.clients), simulated_app(open_workshop), config)
+        self._run_spec = run_spec
+        self._simulation = RaySimulation(len(setup.clients), simulated_app(build_worker_setup), config)
         self._engine: FlowerEngine | None = None
 
     @property
     def num_clients(self) -> int:
         """Size of the federation."""
-        return len(self._workshop.clients)
+        return len(self._setup.clients)
 
-    def reachable(self) -> None:
-        """All clients can be asked."""
+    def available(self) -> None:
+        """Return None: all clients are available."""
 
     def open(self, broadcast: Payload) -> None:
-        """Starts Ray and the actors."""
+        """Start Ray and the actors."""
         if self._engine is None:
             grid = self._simulation.__enter__()
-            self._engine = grid_engine(grid, self._workshop, self._config, self._terms, self.num_clients)
+            self._engine = grid_engine(grid, self._setup, self._config, self._run_spec, self.num_clients)
 
-    def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
-        """Asks every client of the work and reduces their answers."""
-        self.open(work.broadcast)
+    def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback] = ()) -> PhaseResult:
+        """Run every client of the task and reduce their updates."""
+        self.open(task.broadcast)
         if self._engine is None or not self._simulation.is_alive:
             raise RuntimeError("Flower's simulation has ended")
         with threads(1):
-            return self._engine.exchange(work, observers)
+            return self._engine.run_phase(task, callbacks)
 
     def close(self) -> None:
-        """Ends the actors and Ray."""
+        """End the actors and Ray."""
         if self._engine is not None:
             self._simulation.__exit__()
             self._engine = None
@@ -159,46 +159,44 @@ class RayEngine:
 
 
 class ExternalGridEngine(RayEngine):
-    """Runs clients in a simulation that somebody else has started and will end, such as ``flwr run``.
+    """Engine on a simulation that somebody else has started and will end, such as ``flwr run``.
 
     Args:
         grid: the simulation's.
-        workshop: method, data and rules, as the server sees them.
+        setup: method, data and rules, as the server sees them.
         config: rules for answers.
-        terms: describes the run.
+        run_spec: describes the run.
         num_nodes: how many nodes there are; any number serves.
     """
 
-    def __init__(self, grid: Grid, workshop: Workshop, config: EngineConfig, terms: str, num_nodes: int) -> None:
-        self._workshop = workshop
-        self._engine = grid_engine(grid, workshop, config, terms, num_nodes)
+    def __init__(self, grid: Grid, setup: WorkerSetup, config: EngineConfig, run_spec: str, num_nodes: int) -> None:
+        self._setup = setup
+        self._engine = grid_engine(grid, setup, config, run_spec, num_nodes)
 
     def open(self, broadcast: Payload) -> None:
-        """It is open."""
+        """Do nothing: the engine is open."""
 
-    def exchange(self, work: Work, observers: Sequence[Observer] = ()) -> Outcome:
-        """Asks every client of the work and reduces their answers."""
+    def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback] = ()) -> PhaseResult:
+        """Run every client of the task and reduce their updates."""
         if self._engine is None:
             raise RuntimeError("the engine is closed")
-        return self._engine.exchange(work, observers)
+        return self._engine.run_phase(task, callbacks)
 
     def close(self) -> None:
-        """Leaves the simulation to its owner."""
+        """Do nothing: the simulation belongs to whoever started it."""
 
 
-def grid_engine(grid: Grid, workshop: Workshop, config: EngineConfig, terms: str, num_nodes: int) -> FlowerEngine:
-    """The engine over the grid of a simulation that runs already, with so many nodes."""
+def grid_engine(grid: Grid, setup: WorkerSetup, config: EngineConfig, run_spec: str, num_nodes: int) -> FlowerEngine:
+    """Return the engine over the grid of a simulation that runs already, with so many nodes."""
     while len(nodes := list(grid.get_node_ids())) < num_nodes:  # they are registered moments after the grid is there
         time.sleep(0.02)
-    policy = ServerPolicy(
-        workshop.method, workshop.postprocessor, workshop.aggregation, config.client_timeout, config.max_answer
-    )
-    return FlowerEngine(grid, SimulatedMembership(nodes, workshop.clients), policy, terms)
+    policy = ServerPolicy(setup.method, setup.postprocessor, setup.aggregation, config.client_timeout, config.max_message_mib)
+    return FlowerEngine(grid, SimulatedMembership(nodes, setup.clients), policy, run_spec)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Flower's words on the terminal; failures reach the run's own log."""
+    """Keep Flower's messages off the terminal; failures reach the run's own log."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

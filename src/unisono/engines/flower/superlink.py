@@ -1,4 +1,4 @@
-"""The SuperLink with a door-keeper: what is not for nodes is answered on its own machine only.
+"""SuperLink that answers other machines only if they are nodes; all other requests must come from its own machine.
 
 A SuperLink serves three APIs on one port: Fleet (for nodes, which prove who they are by their keys), Control (start and stop
 runs, admit nodes) and Runtime (for the processes of a run). On the last two Flower asks nobody who he is, so they would be open
@@ -30,7 +30,7 @@ class LocalOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-        """Passes a request on, or answers 403."""
+        """Pass a request on, or answer 403."""
         if scope["type"] in ("http", "websocket") and not is_allowed(scope):
             headers = [(b"content-type", b"text/plain")]
             await send({"type": "http.response.start", "status": 403, "headers": headers})
@@ -40,7 +40,7 @@ class LocalOnly:
 
 
 def is_allowed(scope: Scope) -> bool:
-    """Whether a request is a node's, or comes from this machine."""
+    """Return whether a request is a node's, or comes from this machine."""
     path = str(scope.get("path", ""))
     if any(path == door.rstrip("/") or path.startswith(door) for door in OPEN_TO_NODES):
         return True
@@ -59,7 +59,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serves until the process is ended, or ends it with a sentence if the guard cannot be put up.
+    """Serve until the process is ended, or ends it with a sentence if the guard cannot be put up.
 
     Args:
         arguments: those of ``flower-superlink``.

@@ -1,4 +1,4 @@
-"""A SuperNode that looks for messages more often: ``python -m unisono.engines.flower.supernode SECONDS ARGUMENTS``.
+"""SuperNode that polls for messages more often: ``python -m unisono.engines.flower.supernode SECONDS ARGUMENTS``.
 
 Flower's own rests for three seconds whenever there is nothing to do, and has no option for it, so every phase of a round begins
 up to three seconds late.

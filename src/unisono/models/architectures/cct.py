@@ -72,7 +72,7 @@ class CCT(nn.Module):
         self.apply(_initialise)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, shape (batch, feature_dim).
+        """Return features, shape (batch, feature_dim).
 
         Args:
             images: normalised, shape (batch, channels, height, width).
@@ -101,7 +101,7 @@ def _tokenizer_layer(in_channels: int, out_channels: int) -> tuple[nn.Module, ..
 
 
 def _quarter(size: int) -> int:
-    """What two max-poolings of stride 2 leave of a side."""
+    """Return the length of a side after two max-poolings of stride 2."""
     return ((size + 1) // 2 + 1) // 2
 
 

@@ -45,7 +45,7 @@ class CfclCnn(nn.Module):
         self.linear = nn.Sequential(nn.Linear(flat_dim, 128), nn.ReLU(inplace=True), nn.Linear(128, self.feature_dim))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, shape (batch, 64).
+        """Return features, shape (batch, 64).
 
         Args:
             images: normalised, shape (batch, channels, height, width).
@@ -63,5 +63,5 @@ def cfcl_cnn(input_shape: tuple[int, ...], config: ModelConfig) -> CfclCnn:
 
 
 def _side(size: int) -> int:
-    """What two 3x3 convolutions of stride 2 leave of a side."""
+    """Return the length of a side after two 3x3 convolutions of stride 2."""
     return ((size - 1) // 2 - 1) // 2

@@ -98,7 +98,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, shape (batch, feature_dim).
+        """Return features, shape (batch, feature_dim).
 
         Args:
             images: normalised, shape (batch, channels, height, width).

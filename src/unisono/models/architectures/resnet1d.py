@@ -58,7 +58,7 @@ class ResNet1d(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, series: Tensor) -> Tensor:
-        """Features, shape (batch, feature_dim).
+        """Return features, shape (batch, feature_dim).
 
         Args:
             series: normalised, shape (batch, channels, length).

@@ -1,0 +1,279 @@
+"""Handle server requests on a client's machine: load its data, enforce its owner's consent, train, reply.
+
+Everything that protects the owner is decided here, not by what the server says: which methods may run, what may leave, who may
+read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from unisono import __version__
+from unisono.core.addressing import parse
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.errors import ClientError, UserError
+from unisono.core.payload import Payload, Reveals, Tensors, Update
+from unisono.core.wire import to_bytes
+from unisono.data.views import make_views
+from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.negotiation import checked_config, load_client_data, provisional_run_info, run_info_of
+from unisono.deploy.policy import Gate, Kind, Ledger, RefusedError, check_client_policy
+from unisono.deploy.sealing import Sealer, is_sealed
+from unisono.deploy.states import ClientStateFiles
+from unisono.engines.devices import resolve_devices
+from unisono.engines.flower.messages import Request
+from unisono.engines.flower.secure import MIN_COHORT, masked_groups
+from unisono.evaluation.config import client_probes
+from unisono.evaluation.probes import ProbeData, run_probes
+from unisono.federation.client_turn import ClientResult, prepare_nets, run_client
+from unisono.federation.postprocess import Postprocessor
+from unisono.models.nets import build_seeded
+from unisono.privacy.masking import mask, to_fixed_point
+
+log = logging.getLogger("unisono.client")
+FAILED = "the client failed; its own log says why"
+"""All that a server hears of a failure."""
+FEWEST_SCORED = 512
+"""Samples that scores look at, where a client has so many."""
+T = TypeVar("T")
+CLIENT_PROBES = ("align", "uniformity", "score", "cluster-balance")
+
+
+class DeployedClient:
+    """Handler of one client's requests.
+
+    Args:
+        directory: the client's.
+    """
+
+    def __init__(self, directory: ClientDirectory) -> None:
+        self._directory = directory
+        self._config = directory.config
+        ledger = Ledger(directory)
+        self._open = lru_cache(maxsize=1)(lambda run_spec: ClientRun(directory, ledger, run_spec))
+        if directory.config.data is None:
+            raise UserError("client.data is required: start the client with --data FOLDER, or set data in client.toml.")
+
+    def describe(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return what the server may know of this client: number and shape of its samples, mean and deviation per channel."""
+        try:
+            return self._describe(question)
+        except RefusedError as error:
+            log.warning("refused: %s", error)
+            raise
+        except Exception as error:  # a text could name paths, or quote samples
+            log.error("%s\n%s", error, traceback.format_exc())
+            raise UserError(FAILED) from None
+
+    def _describe(self, question: dict[str, Any]) -> dict[str, Any]:
+        if "config" not in question:
+            if "told" in question:
+                log.warning("the server says: %s", str(question["told"])[:300])
+            return {}
+        config = checked_config(question["config"], self._config)
+        dataset = load_client_data(self._directory, config.data)
+        info = run_info_of(question["run_info"] or provisional_run_info(dataset, question), config)
+        method = config.method_class(config.method, info)
+        check_client_policy(method, config, self._config)
+        if method.needs_labels:
+            raise RefusedError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
+        method.check_networks(build_seeded(method.build_networks, 0))
+        return {
+            "client": self._config.client_id,
+            "version": __version__,
+            "samples": len(dataset.samples),
+            "shape": list(dataset.input_shape),
+            "mean": list(dataset.mean),
+            "std": list(dataset.std),
+        }
+
+    def answer(self, request: Request) -> ClientResult:
+        """Return the answer to a request, after everything that must be checked before something leaves."""
+        return self._guarded(request, "train", lambda run: run.answer(request))
+
+    def evaluate(self, request: Request) -> dict[str, float]:
+        """Return scores without labels on this client's own samples."""
+        return self._guarded(request, "evaluate", lambda run: run.evaluate(request))
+
+    def _guarded(self, request: Request, kind: Kind, work: Callable[[ClientRun], T]) -> T:
+        """Do what a request asks for, if the owner allows it. What fails, and why, can depend on samples: it stays here."""
+        run: ClientRun | None = None
+        try:
+            run = self._open(request.run_spec)
+            run.gate.admit(kind, request)
+            return work(run)
+        except RefusedError as error:
+            log.warning("round %d, phase %s: refused: %s", request.round + 1, request.phase, error)
+            reason = f"refused: {error}"
+        except Exception as error:
+            if run is not None:
+                run.gate.fail()
+            details = error.details if isinstance(error, ClientError) else traceback.format_exc()
+            log.error("round %d, phase %s: %s\n%s", request.round + 1, request.phase, error, details)
+            reason = FAILED
+        raise ClientError(request.round, request.phase, request.client_id, reason)
+
+
+class ClientRun:
+    """State that a client keeps of one run: method, networks, data, local states."""
+
+    def __init__(self, directory: ClientDirectory, ledger: Ledger, run_spec: str) -> None:
+        values = json.loads(run_spec)
+        self._client_id = directory.config.client_id
+        self._run = str(values["run"])
+        self.config = checked_config(values["config"], directory.config)
+        self._device = resolve_devices(directory.config.device)[0]
+        dataset = load_client_data(directory, self.config.data)
+        self.method = self.config.method_class(self.config.method, run_info_of(values["run_info"], self.config))
+        if dataset.input_shape != self.method.info.input_shape:
+            raise RefusedError(
+                f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
+                f"{self.method.info.input_shape}."
+            )
+        self._data = ClientData(dataset.samples, torch.arange(len(dataset.samples)), None, self._device)
+        self._nets: nn.ModuleDict = prepare_nets(self.method, self._device)
+        self._postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
+        self._path = directory.states / "".join(letter for letter in self._run if letter.isalnum() or letter in "-_")
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run = self.config.run
+        self._states = ClientStateFiles(self._path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
+        self._directory = directory
+        self._ledger = ledger
+        self.gate = Gate(directory, ledger, self._run, run_spec, self.config, self.method)
+        key = b"" if not directory.config.own_randomness else directory.own_secret
+        self._secret = hmac.digest(key, self._run.encode(), "sha256") if key else b""
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        if not self._directory.key.is_file():
+            raise UserError(f"This needs a key of the client, {self._directory.key}, as 'unisono deploy init' makes them.")
+        return Sealer(self._client_id, self._directory.key, self._directory.keys)
+
+    def answer(self, request: Request) -> ClientResult:
+        """Run the client's step from its local state, save the new state, and seal and mask what must be."""
+        if not self._states.has(request.local):
+            log.warning("the state that the server names is not on this disk: beginning anew")
+        ctx = replace(request.context(self._device), secret=self._secret)
+        opened = replace(request, routed=self._opened(request))
+        local = self._states.load(request.local)
+        done = run_client(self.method, self._nets, opened.received, local, self._data, ctx, self._postprocessor)
+        update = self._sealed(self.gate.protect(done.update, opened.received, self._postprocessor), request)
+        if self.config.privacy.secure_aggregation:
+            update = self._masked(update, request, ctx)
+        return ClientResult(update, self._states.save(done.local, request.round, request.local), done.stats)
+
+    def evaluate(self, request: Request) -> dict[str, float]:
+        """Return align, uniformity and the balance of clusters on this client's samples."""
+        cluster_model = self.method.cluster_model(request.broadcast)
+        probes = client_probes(self.config.evaluation, cluster_model is not None)
+        # A score of few samples would be a function of each of them.
+        samples = max(self.config.evaluation.max_client_samples, FEWEST_SCORED)
+        config = self.config.evaluation.model_copy(update={"probes": probes, "max_client_samples": samples})
+        views = make_views(self.config.views, self.method.info.input_shape)
+        data = ProbeData(self._data.samples, None, self._data.samples[:0], None)
+        scores = run_probes(
+            config,
+            self.method.encoder(request.broadcast),
+            cluster_model,
+            data,
+            Context(request.seed, request.round, "probe", self._client_id, secret=self._secret),
+            views.pair,
+        )
+        return {name: round(value, 3) for name, value in scores.items() if name in CLIENT_PROBES}
+
+    # --- what neighbours send each other
+
+    def _sealed(self, update: Update, request: Request) -> Update:
+        """Return the update with every tensor of data sealed for those it is meant for."""
+        shares = self.method.shares
+        groups = {
+            group: self._seal_group(tensors, request) if shares[group].reveals is Reveals.DATA else tensors
+            for group, tensors in update.payload.groups.items()
+        }
+        return replace(update, payload=Payload(groups))
+
+    def _seal_group(self, tensors: Tensors, request: Request) -> Tensors:
+        neighbours = self._neighbours(request.seed)
+        sealed = {}
+        for name, tensor in tensors.items():
+            place = parse(name)
+            receivers = neighbours if place.receiver is None else [place.receiver]
+            if not set(receivers) <= set(neighbours):
+                raise ValueError(f"{name} is addressed to a client that is no neighbour")
+            sealed[name] = self._sealer.seal(tensor, receivers, self._place(request, place.name))
+        return sealed
+
+    def _opened(self, request: Request) -> Payload:
+        """Return what only this client received, with sealed tensors opened; unsealed points are refused."""
+        shape = self.method.info.input_shape
+        groups: dict[str, Tensors] = {}
+        for group, tensors in request.routed.groups.items():
+            opened = {}
+            for name, tensor in tensors.items():
+                if not is_sealed(tensor):
+                    if tuple(tensor.shape[1:]) == shape:
+                        raise ValueError(f"{group}/{name} looks like samples that nobody has sealed")
+                    opened[name] = tensor
+                    continue
+                place = parse(name)
+                if place.sender is None:
+                    raise ValueError(f"{group}/{name} is sealed and does not name its sender")
+                opened[name] = self._sealer.open(tensor, place.sender, self._place(request, place.name))
+            groups[group] = opened
+        return Payload(groups, request.routed.scalars)
+
+    def _neighbours(self, seed: int) -> list[int]:
+        graph = self.method.client_graph(seed)
+        return [] if graph is None else list(graph.neighbors(self._client_id))
+
+    def _place(self, request: Request, part: str) -> str:
+        return f"{self._run}|{request.round}|{part}"
+
+    # --- secure aggregation
+
+    def _masked(self, update: Update, request: Request, ctx: Context) -> Update:
+        """Return the update with all averaged groups masked; a client that has nothing to send adds zeros.
+
+        The masks depend on the run's specification and on what the server sent, so they cancel only among clients that were
+        asked for the same.
+        """
+        groups = masked_groups(self.method, ctx)
+        if not groups:
+            return update
+        if set(request.routed.groups) & set(self.method.shares):
+            raise RefusedError("under masks a model comes to all clients alike, and the server sent one to this client alone")
+        cohort, nonce = [int(client) for client in request.extra.get("cohort", [])], str(request.extra.get("nonce", ""))
+        if len(set(cohort)) != len(cohort) or self._client_id not in cohort or len(cohort) < MIN_COHORT:
+            raise RefusedError(
+                f"a masked sum needs at least {MIN_COHORT} different clients and this one among them, got {cohort}"
+            )
+        if len(nonce) < 32:
+            raise RefusedError("the masks of a sum are used once, and the server names no number for them")
+        own, weight = update.payload.groups, update.weight
+        if not set(groups) <= set(own):
+            missing = [name for name in groups if name not in request.broadcast.groups]
+            if missing:
+                raise ValueError(f"this client has no {missing[0]!r} to send, and does not know its shape")
+            own = {name: {key: torch.zeros_like(t) for key, t in request.broadcast.groups[name].items()} for name in groups}
+            weight = 0.0
+        factor = 1.0 if self.config.aggregation.weighting == "uniform" and weight > 0 else weight
+        fixed = to_fixed_point(Payload({name: own[name] for name in groups}).flatten(), factor, len(cohort))
+        asked = hashlib.sha256(request.run_spec.encode() + to_bytes(request.broadcast)).hexdigest()
+        purpose = f"unisono mask|{self._run}|{request.round}|{request.phase}|{nonce}|{sorted(cohort)}|{asked}"
+        others = [other for other in cohort if other != self._client_id]
+        secrets = {other: self._sealer.shared_secret(other, purpose.encode()) for other in others}
+        masked = Payload.unflatten(mask(fixed, self._client_id, secrets), group_names=groups)
+        rest = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
+        return replace(update, weight=weight, payload=Payload({**rest, **masked.groups}))

@@ -1,0 +1,200 @@
+"""Directories of a federation: one for the server, one for each client, and the authority's, which stays offline."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from unisono.core.config import Section, make_section, read_toml, write_toml
+from unisono.core.errors import UserError
+from unisono.deploy.certificates import write_secret
+
+SERVER_FILE = "server.toml"
+CLIENT_FILE = "client.toml"
+S = TypeVar("S", bound=Section)
+
+
+class DeployServerConfig(Section):
+    """Options of the server, ``server.toml``: its address, and the clients it waits for."""
+
+    host: str = Field("0.0.0.0", description="address to listen on")
+    port: int = Field(9092, ge=1, le=65535, description="port to listen on")
+    insecure: bool = Field(False, description="no TLS and no proof of who a client is")
+    num_clients: int = Field(ge=1, description="size of the federation")
+    min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all with a key")
+    start_timeout: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
+    labelled_data: str | None = Field(
+        None, description="folder (one subfolder per class) or .npz with labels, for the usual probes"
+    )
+
+
+class ClientConfig(Section):
+    """Options of a client, ``client.toml``: its number, the server's address, and what its owner agrees to."""
+
+    client_id: int = Field(ge=0, description="number in the federation, from 0")
+    server: str = Field(description="host:port of the server")
+    insecure: bool = Field(False, description="no TLS and no proof of who the client is")
+    port: int = Field(9094, ge=1, le=65535, description="port on this machine that the client's two processes share")
+    poll_interval: float = Field(0.5, ge=0.05, le=60, description="seconds between two looks for work")
+    data: str | None = Field(None, description="folder of images, or .npz of images or series")
+    layout: str = Field("flat", description="flat, or classes where the folder has one subfolder per class")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps")
+    threads: int = Field(
+        1, ge=1, description="threads of torch's operators; 1 gives results bit-identical to every other engine"
+    )
+    share_data: bool = Field(False, description="samples may go to neighbours, encrypted, in methods that exchange data")
+    allow_raw_representations: bool = Field(False, description="representations of single samples may leave this client")
+    allowed_code: tuple[str, ...] = Field((), description="code that the server may name, such as package.module:METHOD")
+    min_cluster_size: int = Field(10, ge=1, description="no mean of fewer samples leaves this client, whatever the recipe says")
+    own_randomness: bool = Field(True, description="draw order and views from a secret of this client, not from the run's seed")
+    clip_norm: float | None = Field(None, gt=0, description="clip this client's update to this norm, whatever the recipe says")
+    noise_multiplier: float = Field(0.0, ge=0, description="noise that this client adds to its update, in units of clip_norm")
+    max_epsilon: float | None = Field(
+        None, gt=0, description="answer no more when the epsilon of this client's own noise would exceed this, over all runs"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which that epsilon is counted")
+
+
+@dataclass(frozen=True)
+class ServerDirectory:
+    """Paths and config of a server.
+
+    Args:
+        path: the directory.
+        config: its ``server.toml``.
+    """
+
+    path: Path
+    config: DeployServerConfig
+
+    @staticmethod
+    def open(path: Path) -> ServerDirectory:
+        """Return a directory that ``unisono deploy init`` made; the whole federation's is taken for its server's."""
+        path = path / "server" if (path / "server" / SERVER_FILE).is_file() else path
+        return ServerDirectory(path.resolve(), _read(path / SERVER_FILE, DeployServerConfig, "server"))
+
+    @property
+    def address(self) -> str:
+        """Address at which the server is reached from its own machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.config.host, self.config.host)
+        return f"{host}:{self.config.port}"
+
+    @property
+    def certificate(self) -> Path | None:
+        """The authority's certificate, None without TLS."""
+        return None if self.config.insecure else self.path / "ca.crt"
+
+    @property
+    def keys(self) -> dict[int, str]:
+        """Public keys of all clients, one line each."""
+        return read_keys(self.path / "nodes.json")
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.path / "app"
+
+    @property
+    def runs(self) -> Path:
+        """Run directories."""
+        return self.path / "runs"
+
+    @property
+    def flower(self) -> Path:
+        """Flower's home."""
+        return self.path / "flower"
+
+
+@dataclass(frozen=True)
+class ClientDirectory:
+    """Paths and config of a client.
+
+    Args:
+        path: the directory.
+        config: its ``client.toml``.
+    """
+
+    path: Path
+    config: ClientConfig
+
+    @staticmethod
+    def open(path: Path) -> ClientDirectory:
+        """Return a directory that ``unisono deploy init`` made."""
+        return ClientDirectory(path.resolve(), _read(path / CLIENT_FILE, ClientConfig, "client"))
+
+    @property
+    def certificate(self) -> Path | None:
+        """The authority's certificate, None without TLS."""
+        return None if self.config.insecure else self.path / "ca.crt"
+
+    @property
+    def key(self) -> Path:
+        """The private key that proves who the client is, and that neighbours encrypt for."""
+        return self.path / "node.key"
+
+    @property
+    def keys(self) -> dict[int, str]:
+        """Public keys of all clients, one line each."""
+        return read_keys(self.path / "nodes.json")
+
+    @property
+    def secret(self) -> Path:
+        """File with the secret by which the client's two processes recognise each other."""
+        return self.path / "runtime.secret"
+
+    @property
+    def own_secret(self) -> bytes:
+        """32 random bytes that never leave the client; made when they are first needed."""
+        path = self.path / "own.secret"
+        if not path.is_file():
+            write_secret(path, secrets.token_bytes(32))
+        return path.read_bytes()
+
+    @property
+    def states(self) -> Path:
+        """Local states of all runs."""
+        return self.path / "states"
+
+    @property
+    def flower(self) -> Path:
+        """Flower's home."""
+        return self.path / "flower"
+
+
+def write_keys(path: Path, keys: Mapping[int, str]) -> None:
+    """Write the public keys of all clients, at once or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n")
+    draft.replace(path)
+
+
+def read_keys(path: Path) -> dict[int, str]:
+    """Return the public keys of all clients."""
+    try:
+        return {int(client): str(key) for client, key in json.loads(path.read_text()).items()}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is missing or damaged ({error}): copy it from the server's directory.") from error
+
+
+def config_text(section: Section) -> str:
+    """Return a section as a commented TOML file: every option with what it means."""
+    lines = []
+    values = section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        lines.append(f"# {field.description}")
+        value = values[name]
+        lines.append(f"# {name} =" if value is None else write_toml({name: value}).strip())
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: Path, kind: type[S], name: str) -> S:
+    if not path.is_file():
+        raise UserError(f"There is no {path}: make a federation with 'unisono deploy init DIRECTORY', or go to its directory.")
+    values: dict[str, Any] = read_toml(path)
+    return make_section(kind, values, name)

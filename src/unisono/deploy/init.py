@@ -1,0 +1,119 @@
+"""``unisono deploy init``: a directory with everything that a federation needs but its data."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from unisono.core.errors import UserError
+from unisono.deploy.certificates import Authority, make_node_key, private_pem, write_secret
+from unisono.deploy.directories import (
+    CLIENT_FILE,
+    SERVER_FILE,
+    ClientConfig,
+    DeployServerConfig,
+    config_text,
+    write_keys,
+)
+
+CLIENT_PORT = 9094
+APP = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "unisono-federation"
+version = "1.0.0"
+description = "Unsupervised federated learning with unisono"
+license = {{ file = "LICENSE" }}
+dependencies = ["flwr>=1.41,<1.43", "unisono"]
+
+[tool.flwr.app]
+publisher = "unisono"
+fab-format-version = 1
+flwr-version-target = "{flower}"
+
+[tool.flwr.app.components]
+serverapp = "unisono.deploy.server_app:app"
+clientapp = "unisono.deploy.client_app:app"
+
+[tool.flwr.app.config]
+directory = ""
+recipe = ""
+settings = ""
+"""
+START = """\
+#!/bin/sh
+# Starts the {what} of this directory and starts it again whenever it ends, until 'unisono deploy stop' or Ctrl-C.
+cd "$(dirname "$0")" && exec unisono deploy {command} . "$@"
+"""
+
+
+def create_federation(
+    path: Path, num_clients: int, hosts: Sequence[str] = ("127.0.0.1",), port: int = 9092, insecure: bool = False
+) -> None:
+    """Make the directories ``authority/``, ``server/`` and ``client-0/``, ``client-1/``, ...
+
+    Args:
+        path: where; it must not hold anything yet.
+        num_clients: size of the federation.
+        hosts: names and addresses of the server; clients use the first.
+        port: the server's.
+        insecure: without TLS and without proof of who a client is.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path} exists already and is not empty: choose another directory.")
+    if num_clients < 1:
+        raise UserError(f"--clients must be at least 1, got {num_clients}.")
+    if not hosts:
+        raise UserError("--host is required: the name or address that clients reach the server by.")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)  # it holds the keys of everyone
+    pairs = {client: make_node_key() for client in range(num_clients)}
+    public = {client: pair[1] for client, pair in pairs.items()}
+    authority = Authority.create(f"unisono federation {path.name}")
+    key, certificate = authority.certify(hosts)
+    _write_authority(path / "authority", authority)
+    _write_server(path / "server", DeployServerConfig(port=port, num_clients=num_clients, insecure=insecure))
+    if not insecure:
+        write_secret(path / "server" / "server.key", key)
+        (path / "server" / "server.crt").write_bytes(certificate)
+        (path / "server" / "ca.crt").write_bytes(authority.pem)
+    write_keys(path / "server" / "nodes.json", public)
+    host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+    for client, (private, line) in pairs.items():
+        directory = path / f"client-{client}"
+        directory.mkdir(mode=0o700, parents=True)
+        config = ClientConfig(client_id=client, server=f"{host}:{port}", insecure=insecure, port=CLIENT_PORT + client)
+        (directory / CLIENT_FILE).write_text(config_text(config))
+        write_secret(directory / "node.key", private)
+        (directory / "node.pub").write_text(line + "\n")
+        write_secret(directory / "runtime.secret", secrets.token_bytes(32))
+        write_keys(directory / "nodes.json", public)
+        if not insecure:
+            (directory / "ca.crt").write_bytes(authority.pem)
+        _write_script(directory, "client", "client")
+
+
+def _write_authority(path: Path, authority: Authority) -> None:
+    path.mkdir(mode=0o700, parents=True)
+    write_secret(path / "ca.key", private_pem(authority.key))
+    (path / "ca.crt").write_bytes(authority.pem)
+
+
+def _write_server(path: Path, config: DeployServerConfig) -> None:
+    path.mkdir(mode=0o700, parents=True)
+    (path / "app").mkdir()
+    (path / SERVER_FILE).write_text(config_text(config))
+    (path / "app" / "pyproject.toml").write_text(APP.format(flower=metadata.version("flwr")))
+    (path / "app" / "LICENSE").write_text("Apache-2.0\n")
+    _write_script(path, "server", "server")
+
+
+def _write_script(path: Path, what: str, command: str) -> None:
+    script = path / "start.sh"
+    script.write_text(START.format(what=what, command=command))
+    script.chmod(0o755)

@@ -1,0 +1,170 @@
+"""Negotiation before a run: the properties of the data that clients share, and the checks that each client makes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from unisono.config import Config, resolve
+from unisono.core.errors import UserError
+from unisono.core.method import RunInfo, methods
+from unisono.core.registry import Registry
+from unisono.data.datasets import DataConfig, Dataset, datasets, load_dataset
+from unisono.deploy.directories import ClientConfig, ClientDirectory
+from unisono.deploy.policy import RefusedError, owner_config
+from unisono.models.backbones import backbones
+
+Description = Mapping[str, Any]
+
+MOST_SAMPLES = 10**9
+LARGEST_NUMBER = 1e6
+"""Of a mean or a deviation: images lie in [0, 1], series are measured in sensible units."""
+MOST_TIMES_MEDIAN = 10
+"""No client counts for more than this many times the median number of samples, whatever it says."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Shape and normalisation of the samples of a run.
+
+    Args:
+        shape: of one sample.
+        mean: per channel, over the samples of all clients that fit.
+        std: per channel, likewise.
+    """
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def rejection_reason(self, description: Description) -> str | None:
+        """Return why a client's samples do not fit, None if they do."""
+        problem = invalid(description)
+        if problem is not None:
+            return problem
+        shape = tuple(description["shape"])
+        if shape != self.shape:
+            kind = "images" if len(shape) == 3 else "series"
+            return (
+                f"its samples are {kind} of shape {shape}, and this federation learns on {self.shape}; "
+                "set data.image_size and data.channels in the recipe, or convert the samples"
+            )
+        return None
+
+
+def invalid(description: Description) -> str | None:
+    """Return why a description cannot be meant seriously, None if it can; it comes from a client and may hold anything."""
+    shape, samples = description.get("shape"), description.get("samples")
+    if not isinstance(shape, list | tuple) or not 2 <= len(shape) <= 3 or not all(_is_count(edge, 2**16) for edge in shape):
+        return "its description has no shape of two or three positive whole numbers"
+    if not _is_count(samples, MOST_SAMPLES):
+        return "it has no samples" if samples == 0 else "its description has no sensible number of samples"
+    for name, least in (("mean", -LARGEST_NUMBER), ("std", 0.0)):
+        numbers = description.get(name)
+        if not isinstance(numbers, list | tuple) or len(numbers) != shape[0]:
+            return f"its description has no {name} for each channel"
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= LARGEST_NUMBER:
+                return f"its description has a {name} that is no sensible number"
+    return None
+
+
+def _is_count(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def negotiate(descriptions: Mapping[int, Description]) -> DataSpec:
+    """Return the shape that most clients bring, and the mean and deviation of all samples of that shape.
+
+    If two shapes are equally frequent, it is that of the client with the lowest number. Descriptions that cannot be meant
+    seriously do not count, and no client counts for more than ten times the median.
+
+    Args:
+        descriptions: by client; ``shape``, ``samples``, and ``mean`` and ``std`` per channel.
+    """
+    valid = {client: descriptions[client] for client in sorted(descriptions) if invalid(descriptions[client]) is None}
+    if not valid:
+        raise UserError("No client has described its data: see the notes above, and 'unisono deploy status'.")
+    shape = Counter(tuple(description["shape"]) for description in valid.values()).most_common(1)[0][0]
+    fitting = [description for description in valid.values() if tuple(description["shape"]) == shape]
+    most = MOST_TIMES_MEDIAN * median_low(description["samples"] for description in fitting)
+    counts = [min(description["samples"], most) for description in fitting]
+    total = sum(counts)
+    means, deviations = [], []
+    for channel in range(shape[0]):
+        parts = [(n, float(d["mean"][channel]), float(d["std"][channel])) for n, d in zip(counts, fitting, strict=True)]
+        mean = sum(count * value for count, value, _ in parts) / total
+        square = sum(count * (deviation**2 + value**2) for count, value, deviation in parts) / total
+        means.append(mean)
+        deviations.append(max(math.sqrt(max(square - mean**2, 0.0)), 1e-6))
+    return DataSpec(shape, tuple(means), tuple(deviations))
+
+
+def checked_config(tree: dict[str, Any], owner: ClientConfig) -> Config:
+    """Return the server's config as this client follows it; refuse code that its owner has not agreed to.
+
+    A registry imports whatever is written ``package.module:NAME`` or ``file.py``, and what another package adds under a name.
+    """
+    for word in _words({name: table for name, table in tree.items() if name != "recipe"}):
+        origins = [origin for registry in REGISTRIES if (origin := registry.plugin(word)) is not None]
+        is_code = ":" in word or word.endswith(".py") or bool(origins)
+        if is_code and not {word, *origins} & set(owner.allowed_code):
+            raise RefusedError(f"The server asks for the code {word!r}, which client.toml does not list under allowed_code.")
+    return owner_config(resolve(tree), owner)
+
+
+REGISTRIES: tuple[Registry[Any], ...] = (methods, backbones, datasets)
+"""Whatever a recipe can name that is code."""
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Yield every string in a tree."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _words(key)
+            yield from _words(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _words(part)
+
+
+def load_client_data(directory: ClientDirectory, wanted: DataConfig) -> Dataset:
+    """Return this client's samples in the size and with the channels that the recipe asks for; read once."""
+    config = directory.config
+    path = Path(os.path.expanduser(config.data or ""))
+    path = path if path.is_absolute() else directory.path / path
+    return _load(str(path), config.layout, wanted.image_size, wanted.channels)
+
+
+@lru_cache(maxsize=1)
+def _load(path: str, layout: str, image_size: int | None, channels: int | None) -> Dataset:
+    kind = "npz" if path.endswith(".npz") else "folder"
+    values = {"dataset": kind, "path": path, "layout": layout, "image_size": image_size, "channels": channels}
+    return load_dataset(DataConfig.model_validate({**values, "test_fraction": 0.0}, strict=False))
+
+
+def run_info_of(values: dict[str, Any], config: Config) -> RunInfo:
+    """Return the facts about a run, from the values in its specification."""
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return RunInfo(**{**fields, "sections": config.method_sections})
+
+
+def provisional_run_info(dataset: Dataset, question: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts as they would be with this client's data alone, to see whether the method can run on it."""
+    return {
+        "input_shape": dataset.input_shape,
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "num_classes": None,
+        "num_clients": int(question["num_clients"]),
+        "num_rounds": int(question["num_rounds"]),
+    }

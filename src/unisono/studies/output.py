@@ -1,0 +1,76 @@
+"""Files of a study beside its runs: results.json, results.csv, results.md, figure.png, figure.svg, report.html."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from unisono.runs.files import write_atomically
+from unisono.studies.correlation import correlations
+from unisono.studies.figure import draw_study
+from unisono.studies.results import Results
+from unisono.studies.runner import CellStatus
+from unisono.studies.study_report import study_report
+from unisono.studies.tables import run_table, study_table
+
+
+def write_numbers(results: Results, path: Path) -> None:
+    """Write results.json, results.csv and results.md; cheap enough to be done after every run.
+
+    Args:
+        results: so far.
+        path: the study's directory.
+    """
+    write_atomically(path / "results.json", (json.dumps(results.as_json(), indent=1) + "\n").encode())
+    write_atomically(path / "results.csv", run_table(results).as_csv().encode())
+    write_atomically(path / "results.md", as_markdown(results).encode())
+
+
+def write_pictures(results: Results, path: Path, command: str = "") -> None:
+    """Write the figure and the report.
+
+    Args:
+        results: so far.
+        path: the study's directory.
+        command: what repeats the study.
+    """
+    files = draw_study(results)
+    for ending, content in files.items():
+        write_atomically(path / f"figure.{ending}", content)
+    write_atomically(path / "report.html", study_report(results, command, files.get("svg", b"")).encode())
+
+
+def as_markdown(results: Results) -> str:
+    """Return the whole result as Markdown: claim, a table per metric, what is missing."""
+    config = results.study.config
+    parts = [f"# {config.title}\n"]
+    if config.claim:
+        parts.append(f"Claim: {config.claim}\n")
+    facts = [f"{config.scale} scale", config.source, f"seeds {', '.join(map(str, seeds_of(results)))}", config.cost]
+    parts.append("; ".join(filter(None, facts)) + ".\n")
+    for metric in config.metrics:
+        parts.append(f"## {metric}\n\n{study_table(results, metric).as_markdown()}")
+    parts.append(small_print(results) + "\n")
+    if config.note:
+        parts.append(config.note + "\n")
+    missing = [cell_result for cell_result in results.cell_results if cell_result.status is not CellStatus.finished]
+    if missing:
+        lines = "\n".join(f"- {cell_result.cell.title}: {cell_result.reason or cell_result.status}" for cell_result in missing)
+        parts.append(f"## Not finished\n\n{lines}\n")
+    return "\n".join(parts)
+
+
+def small_print(results: Results) -> str:
+    """Return how to read the table."""
+    words = ["Mean ± standard deviation over seeds; accuracies in percent."]
+    config = results.study.config
+    if any(map(results.study.has_paper_numbers, config.metrics)):
+        words.append("The paper's numbers are in square brackets.")
+    if config.plot == "scatter" and len(config.metrics) > 1:
+        words.append(correlations(results, config.metrics[0], config.metrics[1]))
+    return " ".join(words)
+
+
+def seeds_of(results: Results) -> list[int]:
+    """Return the seeds that were asked for, in order."""
+    return list(dict.fromkeys(cell_result.cell.seed for cell_result in results.cell_results))

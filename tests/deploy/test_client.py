@@ -1,0 +1,391 @@
+"""A client protects its owner, whatever the server asks; and three of them together make CF-CL and masked sums work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context as FlowerContext
+from flwr.app import Message, RecordDict
+
+from tests.deploy.running import write_samples
+from tests.engines.flower.grid import InstantGrid
+from unisono.config import Config, resolve
+from unisono.core.config import merge
+from unisono.core.context import Context
+from unisono.core.errors import ClientError, UserError
+from unisono.core.method import RunInfo
+from unisono.core.payload import Payload
+from unisono.deploy.client import DeployedClient
+from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, config_text
+from unisono.deploy.init import create_federation
+from unisono.deploy.sealing import is_sealed
+from unisono.deploy.server import public_tree
+from unisono.engines.flower.client_app import make_client_app
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.messages import Request, payload_of
+from unisono.engines.flower.secure import SecureEngine, check_secure
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, RoundLoop, ServerState
+from unisono.federation.postprocess import Postprocessor
+from unisono.privacy.accountant import UserLevelAccountant
+
+NUM_CLIENTS = 3
+RUN_INFO = {
+    "input_shape": [1, 8, 8],
+    "mean": [0.5],
+    "std": [0.25],
+    "num_classes": None,
+    "num_clients": NUM_CLIENTS,
+    "num_rounds": 2,
+}
+SIMPLE = {
+    "method": {"name": "simclr", "projection_dim": 8},
+    "data": {"channels": 1},
+    "model": {"width": 0.125},
+    "training": {"batch_size": 16, "local_epochs": 1},
+    "federation": {"rounds": 2},
+}
+EXCHANGE = {
+    "method": {
+        "name": "cfcl", "points_per_pull": 4, "num_reserve": 3, "num_candidates": 8, "num_clusters": 2, "aggregation_steps": 2,
+    },
+    "data": {"channels": 1, "image_size": 16},
+    "graph": {"topology": "complete"},
+    "training": {"local_steps": 1, "batch_size": 8},
+    "federation": {"rounds": 2},
+    "consent": {"share_data": True},
+}  # fmt: skip
+
+
+class Everyone:
+    """Client n on node n."""
+
+    num_clients = NUM_CLIENTS
+
+    def available(self) -> None:
+        return None
+
+    def node_of(self, client_id: int) -> int:
+        return client_id
+
+    def num_samples(self, client_id: int) -> int:
+        return 40 + 12 * client_id
+
+
+class Clients:
+    """Three clients with directories of their own, in this process."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        create_federation(root / "federation", NUM_CLIENTS)
+        self.directories = []
+        for number in range(NUM_CLIENTS):
+            path = root / "federation" / f"client-{number}"
+            config = ClientDirectory.open(path).config
+            data = str(write_samples(root / f"data-{number}", number))
+            # With the run's seed as the source of randomness, results can be compared with those of other engines.
+            values = {"data": data, "device": "cpu", "own_randomness": False, **options}
+            (path / CLIENT_FILE).write_text(config_text(config.model_copy(update=values)))
+            self.directories.append(ClientDirectory.open(path))
+        self.desks = [DeployedClient(directory) for directory in self.directories]
+        self.seen: list[RecordDict] = []
+
+    def restart(self, number: int, **options: Any) -> None:
+        path = self.directories[number].path
+        config = ClientDirectory.open(path).config.model_copy(update=options)
+        (path / CLIENT_FILE).write_text(config_text(config))
+        self.directories[number] = ClientDirectory.open(path)
+        self.desks[number] = DeployedClient(self.directories[number])
+
+    def grid(self) -> InstantGrid:
+        """A grid whose messages these clients answer; ``seen`` is what the server gets to see."""
+
+        def reply(message: Message) -> RecordDict:
+            app = make_client_app(lambda node_config: self.desks[message.metadata.dst_node_id])
+            context = FlowerContext(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+            content = app(message, context).content
+            self.seen.append(content)
+            return content
+
+        return InstantGrid(reply)
+
+
+class Run:
+    """A run of the server's side against these clients."""
+
+    def __init__(self, clients: Clients, tree: Mapping[str, Any], secure: bool = False) -> None:
+        tree = merge({"federation": {"strict": False, "quorum": 1.0, "retries": 0}}, tree)
+        self.config: Config = resolve(tree)
+        size = self.config.data.image_size or 8
+        info = {**RUN_INFO, "input_shape": [1, size, size]}
+        self.run_spec = json.dumps({"run": "run-1", "config": public_tree(self.config), "run_info": info})
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in info.items()}
+        self.method = self.config.method_class(
+            self.config.method, RunInfo(**{**fields, "sections": self.config.method_sections})
+        )
+        postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
+        policy = ServerPolicy(self.method, postprocessor, self.config.aggregation, poll=0.0)
+        kind = SecureEngine if secure else FlowerEngine
+        self.engine = kind(clients.grid(), Everyone(), policy, self.run_spec)  # type: ignore[arg-type]
+        self.federation = RoundLoop(self.method, self.engine, ClientStateStore(), self.config.loop, 0)
+        self.failures: list[ClientError] = []
+
+    def go(self, state: ServerState | None = None, until: int | None = None) -> ServerState:
+        run = self
+
+        class Watch(Callback):
+            def on_client_failure(self, failure: ClientError) -> None:
+                run.failures.append(failure)
+
+        return self.federation.run(state or self.federation.initial_state(), [Watch()], until)
+
+
+def as_run_info(values: Mapping[str, Any], config: Config) -> RunInfo:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return RunInfo(**{**fields, "sections": config.method_sections})
+
+
+def question(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {"config": public_tree(resolve(tree)), "run_info": None, "num_clients": NUM_CLIENTS, "num_rounds": 2}
+
+
+def request(run: Run, client_id: int = 0) -> Request:
+    state = run.federation.initial_state()
+    return Request(0, 0, "train", client_id, run.run_spec, run.method.broadcast(state.server, Context(0, 0, "train")))
+
+
+def test_a_client_tells_size_shape_and_statistics_and_nothing_else(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    told = clients.desks[1].describe(question(SIMPLE))
+    assert set(told) == {"client", "version", "samples", "shape", "mean", "std"}
+    samples = np.load(tmp_path / "data-1" / "samples.npz")["x"]
+    assert (told["client"], told["samples"], told["shape"]) == (1, len(samples), [1, 8, 8])
+    assert told["mean"] == pytest.approx([samples.mean() / 255])
+
+
+def test_what_the_owner_has_not_agreed_to_does_not_happen(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    with pytest.raises(UserError, match="share_data"):
+        clients.desks[0].describe(question(EXCHANGE))
+    foreign = {**question(SIMPLE), "config": {"method": {"name": "os:system"}}}
+    with pytest.raises(UserError, match=r"'os:system', which client\.toml does not list"):
+        clients.desks[0].describe(foreign)
+    backbone = merge(question(SIMPLE)["config"], {"model": {"backbone": "os:system"}})
+    with pytest.raises(UserError, match=r"'os:system', which client\.toml does not list"):
+        clients.desks[0].describe({**question(SIMPLE), "config": backbone})
+    seeded = {**SIMPLE, "method": {"name": "orchestra", "privacy": "local-dp"}, "model": {"width": 0.125, "norm": "group"}}
+    with pytest.raises(UserError, match="the server knows the seed"):
+        clients.desks[0].describe(question(seeded))
+    with pytest.raises(UserError, match="needs labels"):
+        clients.desks[0].describe(question({**SIMPLE, "method": {"name": "supervised"}}))
+    run = Run(clients, EXCHANGE)
+    with pytest.raises(UserError, match="below the quorum"):
+        run.go()
+    assert {failure.client_id for failure in run.failures} == set(range(NUM_CLIENTS))
+    assert all("share_data" in failure.reason for failure in run.failures)
+    assert clients.seen
+    assert all("update" not in content for content in clients.seen)
+
+
+def test_a_request_for_another_client_is_refused(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    with pytest.raises(ClientError, match="this is client 0, and the request is for client 1"):
+        clients.desks[0].answer(request(Run(clients, SIMPLE), client_id=1))
+
+
+def test_samples_of_another_shape_are_told_apart(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    np.savez(tmp_path / "other.npz", x=np.zeros((9, 5, 5), np.uint8))
+    clients.restart(1, data=str(tmp_path / "other.npz"))
+    assert clients.desks[1].describe(question(SIMPLE))["shape"] == [1, 5, 5]
+    with pytest.raises(ClientError, match=r"samples have shape \(1, 5, 5\)"):
+        clients.desks[1].answer(request(Run(clients, SIMPLE), client_id=1))
+    sized = merge(SIMPLE, {"data": {"image_size": 8}})
+    assert clients.desks[1].describe(question(sized))["shape"] == [1, 8, 8]
+
+
+def test_points_travel_sealed_and_no_sample_is_in_what_the_server_sees(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, share_data=True)
+    run = Run(clients, EXCHANGE)
+    state = run.go()
+    assert run.failures == []
+    assert state.round == 2
+    groups = [payload_of(content, "update").groups for content in clients.seen]
+    sent = [tensor for group in groups for name in ("offers", "reserve") for tensor in group.get(name, {}).values()]
+    assert len(sent) > NUM_CLIENTS
+    assert all(is_sealed(tensor) for tensor in sent)
+
+
+def test_an_exchange_through_the_server_has_the_bits_of_one_without_walls(tmp_path: Path) -> None:
+    from unisono.deploy.negotiation import load_client_data
+    from unisono.engines.embedded import EmbeddedEngine, EngineConfig
+    from unisono.engines.shards import WorkerSetup
+    from unisono.federation import client_turn
+
+    clients = Clients(tmp_path, share_data=True)
+    run = Run(clients, EXCHANGE)
+    found = run.go()
+    parts = [load_client_data(directory, run.config.data).samples for directory in clients.directories]
+    indices = torch.arange(sum(map(len, parts))).split([len(part) for part in parts])
+    held = client_turn.FederatedDataset(torch.cat(parts), indices, None)
+    postprocessor = Postprocessor(run.config.privacy, run.config.compression, run.method.shares)
+    with EmbeddedEngine(
+        WorkerSetup(run.method, held, postprocessor, run.config.aggregation), EngineConfig(workers=0)
+    ) as engine:
+        federation = RoundLoop(run.method, engine, ClientStateStore(), run.config.loop, 0)
+        expected = federation.run(federation.initial_state())
+    names = [name for name in expected.server.flatten() if name.startswith("encoder")]
+    assert names
+    assert all(torch.equal(found.server.flatten()[name], expected.server.flatten()[name]) for name in names)
+
+
+def test_points_that_nobody_sealed_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clients = Clients(tmp_path, share_data=True)
+    run = Run(clients, EXCHANGE)
+    routed = Payload({"offers": {"1>0.points": torch.zeros(2, 1, 16, 16, dtype=torch.uint8), "1>0.rows": torch.arange(2)}})
+    asked = Request(0, 0, "train", 0, run.run_spec, routed=routed)
+    with pytest.raises(ClientError, match="its own log says why"):
+        clients.desks[0].answer(asked)
+    assert "looks like samples that nobody has sealed" in caplog.text
+
+
+def test_states_survive_a_restart_of_the_client(tmp_path: Path) -> None:
+    tree = merge(SIMPLE, {"method": {"name": "fedema", "hidden_dim": 8}})
+    whole = Run(Clients(tmp_path / "a"), tree).go()
+    clients = Clients(tmp_path / "b")
+    run = Run(clients, tree)
+    half = run.go(until=1)
+    for number in range(NUM_CLIENTS):
+        clients.restart(number)
+    found = run.go(half)
+    assert all(torch.equal(found.server.flatten()[name], tensor) for name, tensor in whole.server.flatten().items())
+    store = run.federation.store
+    assert all(not store.get(client).groups for client in store)
+    assert len(list(store)) == NUM_CLIENTS
+
+
+def test_masked_sums_are_means_and_single_updates_are_noise(tmp_path: Path) -> None:
+    plain = Run(Clients(tmp_path / "a"), SIMPLE).go()
+    clients = Clients(tmp_path / "b")
+    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}}), secure=True)
+    found = run.go()
+    assert run.failures == []
+    for name, tensor in found.server.flatten().items():
+        torch.testing.assert_close(tensor, plain.server.flatten()[name], atol=1e-4, rtol=1e-3)
+    for content in clients.seen:
+        tensors = payload_of(content, "update").flatten().values()
+        assert all(tensor.dtype == torch.int64 for tensor in tensors)
+        assert min(float(tensor.double().abs().mean()) for tensor in tensors if tensor.numel() > 20) > 2.0**55
+
+
+def test_clipped_differences_can_be_masked_too(tmp_path: Path) -> None:
+    clipped = merge(SIMPLE, {"privacy": {"clip_norm": 0.5}, "aggregation": {"weighting": "uniform"}})
+    plain = Run(Clients(tmp_path / "a"), clipped).go(until=1)
+    secure = merge(clipped, {"privacy": {"secure_aggregation": True}})
+    found = Run(Clients(tmp_path / "b"), secure, secure=True).go(until=1)
+    for name, tensor in found.server.flatten().items():
+        torch.testing.assert_close(tensor, plain.server.flatten()[name], atol=1e-5, rtol=1e-5)
+
+
+def test_the_masks_of_a_sum_are_used_once_and_never_for_a_few(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}}))
+    asked = request(run)
+    for extra, word in (
+        ({"cohort": [0, 1], "nonce": "0" * 32}, "at least 3"),
+        ({"cohort": [1, 2, 3], "nonce": "2" * 32}, "this one among them"),
+        ({"cohort": [0, 1, 1], "nonce": "3" * 32}, "at least 3"),
+        ({"cohort": [0, 1, 2]}, "names no number"),
+        ({}, "at least 3"),
+    ):
+        with pytest.raises(ClientError, match=word):
+            clients.desks[0].answer(replace(asked, extra=extra, round=len(extra) + int(extra.get("nonce", "0")[:1])))
+    good = {"cohort": [0, 1, 2], "nonce": "1" * 32}
+    clients.desks[0].answer(_with(asked, good))
+    with pytest.raises(ClientError, match="used once"):
+        clients.desks[0].answer(_with(asked, good))
+
+
+def _with(asked: Request, extra: Mapping[str, Any]) -> Request:
+    return replace(asked, extra=extra)
+
+
+def test_a_missing_client_makes_the_sum_nobodys(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}, "federation": {"quorum": 0.1}}), secure=True)
+    clients.restart(2, allowed_code=())
+    clients.desks[2].answer = _fail  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="below the quorum"):
+        run.go()
+    assert [failure.client_id for failure in run.failures] == [2]
+
+
+def _fail(request: Request) -> Any:
+    raise UserError("no battery")
+
+
+def test_a_budget_ends_a_clients_part(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    once, twice = (UserLevelAccountant(3.0, 1e-5, "none", 1, 1).epsilon(number) for number in (1, 2))
+    clients = Clients(tmp_path, max_epsilon=(once + twice) / 2, clip_norm=1.0, noise_multiplier=3.0)
+    asked = request(Run(clients, SIMPLE))
+    clients.desks[0].answer(asked)
+    clients.restart(0)
+    with pytest.raises(ClientError, match="budget is spent"):
+        clients.desks[0].answer(replace(asked, round=1))
+
+
+def test_an_update_is_clipped_and_noisy_as_the_owner_wants_it(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, clip_norm=1e-3)
+    asked = request(Run(clients, SIMPLE))
+    start = asked.broadcast.flatten()
+
+    def moved(number: int) -> torch.Tensor:
+        sent = clients.desks[number].answer(replace(asked, client_id=number)).update.payload.flatten()
+        return torch.cat([(sent[name] - start[name]).flatten() for name in sent if sent[name].is_floating_point()])
+
+    assert float(moved(0).norm()) == pytest.approx(1e-3, rel=1e-2)
+    clients.restart(1, noise_multiplier=100.0)
+    noisy = moved(1)
+    assert float(noisy.std()) == pytest.approx(0.1, rel=0.05)
+
+
+def test_a_traceback_stays_with_the_client(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    run = Run(clients, merge(SIMPLE, {"training": {"learning_rate": 1e30}}))
+    with pytest.raises(UserError, match="below the quorum"):
+        run.go()
+    assert run.failures
+    assert all(failure.details == "" for failure in run.failures)
+
+
+def test_probes_without_labels_run_on_the_client(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    scores = clients.desks[0].evaluate(request(Run(clients, SIMPLE)))
+    assert set(scores) == {"align", "uniformity", "score"}
+
+
+@pytest.mark.parametrize(
+    ("over", "word"),
+    [
+        ({"method": {"name": "fedca"}, "consent": {"allow_raw_representations": True}}, "representations of"),
+        ({"aggregation": {"rule": "median"}}, "must be 'mean'"),
+        ({"compression": {"bits": 8}}, "masks do not compress"),
+        ({"cohort": {"size": 2}}, "at least 3 clients per round"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_by_name(over: dict[str, Any], word: str) -> None:
+    base = {key: value for key, value in SIMPLE.items() if key != "method" or "method" not in over}
+    config = resolve(merge(base, over))
+    method = config.method_class(config.method, as_run_info(RUN_INFO, config))
+    with pytest.raises(UserError, match=word):
+        check_secure(method, config.aggregation, config.compression, config.cohort.expected_size(NUM_CLIENTS))
