@@ -64,7 +64,7 @@ def _privacy(out: str, folder: Path) -> None:
     assert re.search(r"^cfcl +offers: data, reserve: data$", out, re.M)
     assert "consent.allow_raw_representations = true" in out
     assert "careless was stopped: round 1, phase train" in out
-    assert "group 'features' is not in the method's shares" in out
+    assert "group 'features' is not among those declared for this phase" in out
     assert re.search(r"k-anonymity with k = \d+", out)
     assert "-differentially private for whole clients" in out
     assert not (folder / "cfcl").exists()

@@ -19,18 +19,9 @@ from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, Engine
 from unisono.privacy.accountant import UserLevelAccountant
 from unisono.report.collector import ReportCollector
-from unisono.runs.callbacks import (
-    Checkpointing,
-    ClassesPerClient,
-    Consistency,
-    Evaluation,
-    EvaluationCallback,
-    ExchangeLog,
-    Failures,
-    Logs,
-    PrivacyLedger,
-)
+from unisono.runs.callbacks import Checkpointing, ExchangeLog, Failures, Logs, PrivacyLedger
 from unisono.runs.directory import RunDirectory
+from unisono.runs.evaluation import ClassesPerClient, Consistency, Evaluation, EvaluationCallback
 from unisono.runs.privacy_report import PrivacyReport
 from unisono.runs.trackers import Tracking
 

@@ -26,7 +26,7 @@ from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.declared import check_consent
 from unisono.federation.postprocess import Postprocessor
 from unisono.models.nets import build_seeded
-from unisono.runs.callbacks import Evaluator
+from unisono.runs.evaluation import Evaluator
 from unisono.runs.trackers import check_trackers
 
 

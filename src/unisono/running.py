@@ -19,10 +19,10 @@ from unisono.report.environment import environment
 from unisono.report.files import ReportFiles
 from unisono.report.run_report import Projection, write_report
 from unisono.report.status import Status
-from unisono.runs.callbacks import Evaluation
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.contact_sheet import save_contact_sheets
-from unisono.runs.directory import RunDirectory
+from unisono.runs.directory import FLOORS_FILE, RunDirectory
+from unisono.runs.evaluation import Evaluation
 from unisono.runs.status_file import StatusFile
 
 
@@ -129,7 +129,10 @@ def execute(
                     backend.engine.open(state.server)  # workers start before callbacks fill the memory that they share
                     common = standard_callbacks(backend, config, directory, store, config.federation.rounds)
                     state = loop.run(state, [*backend.evaluators, *common, status, *callbacks], rounds)
+                floors = {name: scores for part in backend.evaluators for name, scores in part.floors().items()}
             loaded = LoadedRun(directory, config, backend.method, state.server, state.round)
+            if floors:
+                directory.write_json(FLOORS_FILE, floors)
             if state.round >= config.federation.rounds:
                 loaded.save_model()
                 if backend.experiment is not None:

@@ -14,10 +14,16 @@ from unisono.cli.evaluate import spread
 def test_the_last_state_gives_the_numbers_of_the_run(unisono: Command, demo: Path) -> None:
     content = json.loads(unisono("evaluate", demo, "--json").out)
     last = load(demo).metrics[-1]
-    assert content["runs"] == [
-        {"run": "runs/demo", "seed": 0, "rounds": 2, "probes": {name: last[f"probe.{name}"] for name in ("linear", "knn")}}
-    ]
-    assert content["groups"][0]["std"] == {"linear": None, "knn": None}
+    (run,) = content["runs"]
+    names = ("linear", "knn", "labels-10")
+    assert (run["run"], run["seed"], run["rounds"]) == ("runs/demo", 0, 2)
+    assert run["probes"] == {name: last[f"probe.{name}"] for name in names}
+    assert run["floors"] == json.loads((demo / "floors.json").read_text())
+    assert set(run["floors"]) == {"raw pixels", "PCA of pixels", "untrained weights"}
+    assert content["groups"][0]["std"] == dict.fromkeys(names)
+    shown = " ".join(unisono("evaluate", demo).out.split())
+    assert "raw pixels" in shown
+    assert "warning: The encoder ends below a floor in" in shown
 
 
 def test_chosen_probes(unisono: Command, demo: Path) -> None:

@@ -50,7 +50,13 @@ class RunningFederation:
         for number, path in enumerate(self.clients):
             own = ClientDirectory.open(path).config
             data = write_samples(root / f"data-{number}", number)
-            values = {"port": ports[number + 1], "share_data": True, "data": str(data), "poll_interval": 0.5}
+            values = {
+                "port": ports[number + 1],
+                "share_data": True,
+                "own_randomness": False,
+                "data": str(data),
+                "poll_interval": 0.5,
+            }
             (path / CLIENT_FILE).write_text(config_text(own.model_copy(update=values)))
         self.hostile = hostile
         self._processes: list[subprocess.Popen[bytes]] = []

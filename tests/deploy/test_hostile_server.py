@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("flwr")
 
 from tests.core.test_registry import install
-from tests.deploy.test_client import EXCHANGE, NUM_CLIENTS, RUN_INFO, SIMPLE, FederatedDataset, Run, question, request
+from tests.deploy.test_client import EXCHANGE, NUM_CLIENTS, RUN_INFO, SIMPLE, Clients, Run, question, request
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
@@ -45,7 +45,7 @@ def kmeans_request(run: Run, centroids: torch.Tensor, phase: str = "assign", rou
 
 def test_statistics_of_one_sample_do_not_leave(tmp_path: Path) -> None:
     """As many clusters as samples, none too small: every centroid would be a sample."""
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     run = Run(clients, merge(KMEANS, {"method": {"num_clusters": 40}, **SECURE}))
     sent = clients.desks[0].answer(kmeans_request(run, torch.zeros(1, 64), phase="seed"))
     seeds = sent.update.payload.groups.get("seeds", {"counts": torch.empty(0)})
@@ -55,10 +55,10 @@ def test_statistics_of_one_sample_do_not_leave(tmp_path: Path) -> None:
 
 def test_sums_of_clusters_leave_masked_or_not_at_all(tmp_path: Path) -> None:
     """A floor alone does not help: two sums whose clusters differ by one sample give that sample."""
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     with pytest.raises(ClientError, match="refused: group 'totals' holds sums over samples"):
         clients.desks[0].answer(kmeans_request(Run(clients, KMEANS), torch.zeros(2, 64)))
-    clients = FederatedDataset(tmp_path / "masked")
+    clients = Clients(tmp_path / "masked")
     run = Run(clients, merge(KMEANS, SECURE), secure=True)
     run.go(until=1)
     assert run.failures == []
@@ -77,7 +77,7 @@ def test_masked_kmeans_has_the_centroids_of_plain_kmeans(tmp_path: Path) -> None
     from unisono.federation.client_store import ClientStateStore
     from unisono.federation.postprocess import Postprocessor
 
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     tree = merge(KMEANS, {"method": {"min_cluster_size": 10}})
     run = Run(clients, merge(tree, SECURE), secure=True)
     found = run.go()
@@ -103,7 +103,7 @@ def test_masked_kmeans_has_the_centroids_of_plain_kmeans(tmp_path: Path) -> None
 
 def test_the_second_stage_of_fedmcc_learns_under_masks(tmp_path: Path) -> None:
     """The broadcast has the encoder, which no update carries: all clients once sent zeros."""
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     run = Run(clients, merge(FEDMCC, {**SECURE, "federation": {"rounds": 2}}), secure=True)
     half = run.go(until=1)
     whole = run.go(ServerState(half.round, half.server))
@@ -113,7 +113,7 @@ def test_the_second_stage_of_fedmcc_learns_under_masks(tmp_path: Path) -> None:
 
 
 def test_a_model_sent_to_one_client_alone_is_refused_under_masks(tmp_path: Path) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     run = Run(clients, merge(SIMPLE, SECURE))
     asked = masked_request(run, 0)
     with pytest.raises(ClientError, match="under masks a model comes to all clients alike"):
@@ -122,7 +122,7 @@ def test_a_model_sent_to_one_client_alone_is_refused_under_masks(tmp_path: Path)
 
 @pytest.mark.parametrize("attack", ["another recipe", "another model"])
 def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: Path, attack: str) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     run = Run(clients, merge(SIMPLE, SECURE))
     other = Run(clients, merge(SIMPLE, {**SECURE, "training": {"local_epochs": 2}})) if attack == "another recipe" else run
     total: dict[str, torch.Tensor] = {}
@@ -138,7 +138,7 @@ def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: 
 
 
 def test_one_run_has_one_recipe_and_one_seed(tmp_path: Path) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     asked = request(Run(clients, SIMPLE))
     clients.desks[0].answer(asked)
     with pytest.raises(ClientError, match="another recipe or seed"):
@@ -151,7 +151,7 @@ def test_one_run_has_one_recipe_and_one_seed(tmp_path: Path) -> None:
 
 
 def test_the_same_round_is_not_answered_again_and_again(tmp_path: Path) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     asked = request(Run(clients, SIMPLE))
     for _ in range(4):
         clients.desks[0].answer(asked)
@@ -160,14 +160,14 @@ def test_the_same_round_is_not_answered_again_and_again(tmp_path: Path) -> None:
 
 
 def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     asked = request(Run(clients, merge(SIMPLE, {"evaluation": {"max_client_samples": 1}})))
     with pytest.raises(ClientError, match="this is client 0, and the request is for client 1"):
         clients.desks[0].evaluate(replace(asked, client_id=1))
     scores = clients.desks[0].evaluate(asked)
     assert scores
     assert all(value == round(value, 3) for value in scores.values())
-    whole = FederatedDataset(tmp_path / "again").desks[0].evaluate(request(Run(FederatedDataset(tmp_path / "other"), SIMPLE)))
+    whole = Clients(tmp_path / "again").desks[0].evaluate(request(Run(Clients(tmp_path / "other"), SIMPLE)))
     assert scores == whole, "a recipe cannot ask for the score of a single sample"
     masked = request(Run(clients, merge(SIMPLE, SECURE)), client_id=1)
     with pytest.raises(ClientError, match="scores are not masked"):
@@ -179,7 +179,7 @@ def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
 )
 def test_max_epsilon_believes_no_server_and_starts_anew_for_no_run(tmp_path: Path, options: Any, word: str) -> None:
     pytest.importorskip("dp_accounting")
-    clients = FederatedDataset(tmp_path, max_epsilon=8.0, **options)
+    clients = Clients(tmp_path, max_epsilon=8.0, **options)
     claims = {"privacy": {"clip_norm": 1e9, "noise_multiplier": 1e6}, "aggregation": {"weighting": "uniform"}}
     run = Run(clients, merge(SIMPLE, claims))
     reasons = []
@@ -199,7 +199,7 @@ def test_code_of_other_packages_runs_only_if_it_is_listed(tmp_path: Path, monkey
     from unisono.core.method import methods
 
     monkeypatch.setattr(methods, "_loaded", False)
-    clients = FederatedDataset(tmp_path / "clients")
+    clients = Clients(tmp_path / "clients")
     asked = {**question(SIMPLE), "config": {"method": {"name": "spy"}}}
     with pytest.raises(UserError, match=r"'spy', which client\.toml does not list"):
         clients.desks[0].describe(asked)
@@ -209,7 +209,7 @@ def test_code_of_other_packages_runs_only_if_it_is_listed(tmp_path: Path, monkey
 
 def test_failures_tell_nothing_and_are_counted(tmp_path: Path) -> None:
     """A server crafts a model that is not finite if and only if a pixel is bright, and reads the answer off the failure."""
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     run = Run(clients, SIMPLE)
     asked = request(run)
     broken = {name: {key: t * torch.nan if t.is_floating_point() else t for key, t in group.items()}
@@ -225,7 +225,7 @@ def test_failures_tell_nothing_and_are_counted(tmp_path: Path) -> None:
 
 
 def test_errors_name_no_paths(tmp_path: Path) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     clients.restart(1, data=str(tmp_path / "nowhere"))
     with pytest.raises(UserError) as caught:
         clients.desks[1].describe(question(SIMPLE))
@@ -237,7 +237,7 @@ def test_errors_name_no_paths(tmp_path: Path) -> None:
 
 def test_what_a_client_keeps_is_its_own(tmp_path: Path) -> None:
     """Neighbours' samples lie in the states of an exchange."""
-    clients = FederatedDataset(tmp_path, share_data=True)
+    clients = Clients(tmp_path, share_data=True)
     Run(clients, EXCHANGE).go(until=1)
     for directory in clients.directories:
         for path in (directory.path, directory.states):
@@ -247,8 +247,7 @@ def test_what_a_client_keeps_is_its_own(tmp_path: Path) -> None:
 def test_a_server_cannot_foresee_a_clients_draws(tmp_path: Path) -> None:
     """Its seed would say which samples are in a batch or in a cluster."""
     same = [
-        FederatedDataset(tmp_path / name, own_randomness=own)
-        for name, own in (("a", True), ("b", True), ("c", False), ("d", False))
+        Clients(tmp_path / name, own_randomness=own) for name, own in (("a", True), ("b", True), ("c", False), ("d", False))
     ]
     sent = [c.desks[0].answer(request(Run(c, SIMPLE))).update.payload.flatten() for c in same]
     weights = [torch.cat([tensor.flatten().float() for tensor in tensors.values()]) for tensors in sent]
@@ -260,7 +259,7 @@ def test_a_server_cannot_foresee_a_clients_draws(tmp_path: Path) -> None:
 
 
 def test_orchestra_shows_no_cluster_of_few(tmp_path: Path) -> None:
-    clients = FederatedDataset(tmp_path)
+    clients = Clients(tmp_path)
     tree = {**SIMPLE, "method": {"name": "orchestra", "projection_dim": 8, "min_cluster_size": 2, "memory_size": 4,
                                  "num_local_clusters": 2, "num_global_clusters": 2}}  # fmt: skip
     run = Run(clients, tree)

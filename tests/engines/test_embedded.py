@@ -211,7 +211,7 @@ class Broken(SimCLR):
         ("raise", "ZeroDivisionError: no luck"),
         ("nan", "not finite"),
         ("shape", "has shape"),
-        ("secret", "group 'secret' is not in the method's shares"),
+        ("secret", "group 'secret' is not among those declared for this phase"),
     ],
 )
 def test_bad_answers_are_recorded_and_left_out(workers: int, fault: str, reason: str) -> None:

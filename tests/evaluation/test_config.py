@@ -10,7 +10,7 @@ def config(**values: object) -> EvaluationConfig:
 
 
 def test_defaults_suit_what_there_is():
-    assert chosen_probes(config(), has_labels=True, has_cluster_model=False) == ("linear", "knn")
+    assert chosen_probes(config(), has_labels=True, has_cluster_model=False) == ("linear", "knn", "labels-10")
     assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("alignment", "clusters")
     assert chosen_probes(config(probes=["knn"]), has_labels=True, has_cluster_model=True) == ("knn",)
 

@@ -108,7 +108,7 @@ def test_no_more_samples_of_a_client_than_allowed(data):
 
 
 def test_defaults_suit_what_there_is(data):
-    assert set(run_probes(config(), Counting(), None, data, Context(0), None)) == {"linear", "knn"}
+    assert set(run_probes(config(), Counting(), None, data, Context(0), None)) == {"linear", "knn", "labels-10"}
     unlabelled = run_probes(config(), Counting(), nn.Flatten(), without_labels(data), Context(0), views)
     assert set(unlabelled) == {"align", "uniformity", "score", "cluster-balance", "silhouette"}
 

@@ -9,7 +9,7 @@ from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.methods.orchestra import Orchestra
-from unisono.runs.callbacks import Consistency
+from unisono.runs.evaluation import Consistency
 from unisono.testing.tiny import TinyFederation
 
 SMALL = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unisono.cli import options
 from unisono.cli.error_output import stopping
-from unisono.cli.tables import decimal, make_console, make_table
+from unisono.cli.tables import floor_table, make_console
 
 METHODS = ("simclr", "orchestra")
 """Methods that are compared; the recipe ``demo`` has their numbers."""
@@ -18,7 +19,7 @@ def demo(
     settings: options.Overrides = None,
     directory: Annotated[str, typer.Option(help="Where the run directories go; default runs.", show_default=False)] = "runs",
 ) -> None:
-    """Compare Orchestra, SimCLR and untrained weights.
+    """Compare Orchestra, SimCLR, raw pixels and untrained weights.
 
     Learns without labels on images inside the package; both methods get the same clients, rounds and samples. No download;
     minutes on two cores.
@@ -28,7 +29,9 @@ def demo(
     import time
 
     from unisono.cli.progress import Progress, headline
+    from unisono.cli.run_progress import probes_of
     from unisono.config import resolve
+    from unisono.evaluation.floors import verdict
     from unisono.experiment import Experiment, run_path
     from unisono.recipes import build_tree
     from unisono.running import start
@@ -36,23 +39,28 @@ def demo(
     stamp = time.strftime("%Y%m%d-%H%M%S")
     console = make_console()
     rows: dict[str, dict[str, float]] = {}
-    paths = {}
+    paths: dict[str, Path] = {}
     for method in METHODS:
         own = [f"run.directory={directory}", f"run.name=demo-{stamp}-{method}"]
         config = resolve(build_tree("demo", {"method": method}, [*own, *(settings or ())]))
         console.print(headline(config))
         experiment = Experiment.prepare(config)
-        if not rows:
-            rows["untrained weights"] = experiment.evaluator()(experiment.initial_server(), 0)
-        path = run_path(config)
-        with stopping(path), Progress(config, console) as progress:
-            finished = start(experiment, path, callbacks=[progress])
-        rows[method] = {name.removeprefix("probe."): value for name, value in finished.metrics[-1].items() if "probe." in name}
-        paths[method] = path
+        paths[method] = run_path(config)
+        with stopping(paths[method]), Progress(config, console) as progress:
+            finished = start(experiment, paths[method], callbacks=[progress])
+        rows = finished.directory.floors | rows
+        rows[method] = probes_of(finished.metrics[-1])
         console.print()
-    names = ["linear", "knn"]
-    console.print(make_table(["", *names], [[row, *(decimal(rows[row].get(n)) for n in names)] for row in rows], right=names))
-    console.print("\nAccuracy of probes on frozen features; the encoders have seen no label.")
+    console.print(floor_table(rows))
+    console.print(
+        "\nAccuracy of probes on frozen features; the encoders have seen no label. labels-10 learns from ten labels per class; "
+        "cluster-accuracy compares clusters with classes, those of the floors by k-means.",
+    )
+    floors = {name: scores for name, scores in rows.items() if name not in METHODS}
+    for method in METHODS:
+        above, sentence = verdict(rows[method], floors)
+        if sentence:
+            console.print(f"{method}: {sentence if above else f'warning: {sentence}'}", soft_wrap=True)
     for method, path in paths.items():
         page = path / "report.html"
         # Where the report is switched off, or could not be drawn, there is the run itself.

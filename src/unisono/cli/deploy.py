@@ -107,7 +107,7 @@ def run(
     from unisono.core.errors import UserError
     from unisono.deploy.directories import ServerDirectory
     from unisono.deploy.runs import find_run, follow, launch, prepare_run
-    from unisono.runs.callbacks import PREFIX
+    from unisono.runs.evaluation import PREFIX
 
     found = ServerDirectory.open(server)
     if (reference is None) == (resume is None):

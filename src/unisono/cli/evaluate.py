@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +31,7 @@ class Evaluated:
         seed: the run's.
         round: how many rounds the state has seen.
         probes: results by name.
+        floors: of the same data, by the same probes.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class Evaluated:
     seed: int
     round: int
     probes: Mapping[str, float]
+    floors: Mapping[str, Mapping[str, float]]
 
 
 def evaluate(
@@ -45,7 +47,8 @@ def evaluate(
     probes: Annotated[
         list[str] | None,
         typer.Option(
-            "--probe", help="linear, linear-sgd, knn, finetune-1, finetune-10, clusters, kmeans, alignment; repeatable."
+            "--probe",
+            help="linear, linear-sgd, knn, labels-10, finetune-1, finetune-10, clusters, kmeans, alignment; repeatable.",
         ),
     ] = None,
     settings: Annotated[
@@ -73,7 +76,7 @@ def evaluate(
     if json:
         print(json_format.dumps({"runs": list(map(_as_json, results)), "groups": list(map(_group_as_json, groups.values()))}))
     else:
-        make_console().print(_table({_label(group): _cells(group) for group in groups.values()}))
+        _print(groups.values())
 
 
 def _changes(probes: Sequence[str] | None, settings: Sequence[str]) -> dict[str, Any]:
@@ -99,9 +102,30 @@ def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
 
     loaded = load(path)
     tree = loaded.directory.config_tree
-    values = Experiment.prepare(resolve(merge(tree, changes))).evaluator()(loaded.server, loaded.round)
+    evaluator = Experiment.prepare(resolve(merge(tree, changes))).evaluator()
+    values = evaluator(loaded.server, loaded.round)
     same = {table: content for table, content in tree.items() if table not in BESIDE_THE_RESULT}
-    return Evaluated(path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values)
+    return Evaluated(
+        path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values, evaluator.floors()
+    )
+
+
+def _print(groups: Collection[Sequence[Evaluated]]) -> None:
+    """Print a table, floors first where all groups share them, and a warning for each group below a floor."""
+    from unisono.evaluation.floors import verdict
+
+    console = make_console()
+    first = next(iter(groups))[0].floors
+    shared = first if all(group[0].floors == first for group in groups) else {}
+    floors = {name: {probe: decimal(value) for probe, value in scores.items()} for name, scores in shared.items()}
+    measured = {name for group in groups for name in group[0].probes}
+    cells = {name: {p: text for p, text in scores.items() if p in measured} for name, scores in floors.items()}
+    console.print(_table(cells | {_label(group): _cells(group) for group in groups}))
+    for group in groups:
+        means = {name: statistics.mean(values) for name, values in _columns(group).items()}
+        above, sentence = verdict(means, group[0].floors)
+        if sentence:
+            console.print(f"\n{_label(group)}: {sentence if above else f'warning: {sentence}'}", soft_wrap=True)
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -139,7 +163,13 @@ def _table(cells: Mapping[str, Mapping[str, str]]) -> Table:
 
 
 def _as_json(result: Evaluated) -> dict[str, Any]:
-    return {"run": str(result.path), "seed": result.seed, "rounds": result.round, "probes": dict(result.probes)}
+    return {
+        "run": str(result.path),
+        "seed": result.seed,
+        "rounds": result.round,
+        "probes": dict(result.probes),
+        "floors": dict(result.floors),
+    }
 
 
 def _group_as_json(group: Sequence[Evaluated]) -> dict[str, Any]:

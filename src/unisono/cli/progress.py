@@ -16,7 +16,7 @@ from unisono.core.errors import ClientError
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 
-MOST_PROBES = 4
+MOST_PROBES = 2
 """Most probes that fit into a line of 80 columns."""
 
 

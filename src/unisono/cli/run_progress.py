@@ -9,7 +9,7 @@ from datetime import timedelta
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import RoundRecord
 from unisono.methods.training_loop import TrainingConfig
-from unisono.runs.callbacks import PREFIX
+from unisono.runs.evaluation import PREFIX
 
 
 class RunProgress:

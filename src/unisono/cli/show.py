@@ -24,6 +24,7 @@ def show(run: options.Run) -> None:
     Example: unisono show runs/demo
     """
     from unisono.cli.run_progress import probes_of
+    from unisono.cli.summary import print_floors
     from unisono.report.status import run_status
     from unisono.runs.directory import RunDirectory
 
@@ -43,6 +44,7 @@ def show(run: options.Run) -> None:
     if probes:
         console.print()
         console.print(probe_table(probes))
+        print_floors(console, directory, probes[max(probes)])
     for entry in directory.logs["notes"].read()[-MOST_ROWS:]:
         when = "" if entry["round"] is None else f"round {entry['round'] + 1}: "
         console.print(f"\nnote: {when}{entry['note']}")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json as json_format
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unisono.cli.run_progress import duration, probes_of
-from unisono.cli.tables import make_console, megabytes, probe_table
+from unisono.cli.tables import floor_table, make_console, megabytes, probe_table
 from unisono.loaded import LoadedRun
+from unisono.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def summarise(run: LoadedRun, *, quiet: bool, json: bool) -> None:
@@ -24,12 +28,25 @@ def summarise(run: LoadedRun, *, quiet: bool, json: bool) -> None:
     if probes:
         console.print()
         console.print(probe_table(probes))
+        print_floors(console, run.directory, probes[max(probes)])
     down, up = (sum(entry[key] for entry in metrics) for key in ("bytes_down", "bytes_up"))
     seconds = sum(
         entry["seconds"]["round"] + entry["seconds"].get("probe", 0.0) for entry in run.directory.logs["timings"].read()
     )
     console.print(f"\n{run.round} rounds in {duration(seconds)}, {megabytes(down)} down, {megabytes(up)} up.")
     console.print(f"Saved in {run.path}", soft_wrap=True)
+
+
+def print_floors(console: Console, directory: RunDirectory, probes: dict[str, float]) -> None:
+    """Print the last probes beside the floors, and whether the encoder beats them; nothing where none were measured."""
+    from unisono.evaluation.floors import verdict
+
+    floors = directory.floors
+    above, sentence = verdict(probes, floors)
+    if sentence:
+        console.print()
+        console.print(floor_table({**floors, "this run": probes}))
+        console.print(f"\n{sentence if above else f'warning: {sentence}'}")
 
 
 def as_json(run: LoadedRun) -> dict[str, Any]:
@@ -42,4 +59,5 @@ def as_json(run: LoadedRun) -> dict[str, Any]:
         "seed": config.run.seed,
         "rounds": run.round,
         "metrics": metrics[-1] if metrics else {},
+        "floors": run.directory.floors,
     }

@@ -64,6 +64,19 @@ def probe_table(probes: Mapping[int, Mapping[str, float]]) -> Table:
     return make_table(["probe", *heads], rows, right=heads)
 
 
+def floor_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """Return a row for each floor and each run, a column for each probe that any floor has.
+
+    Args:
+        rows: scores by probe, by the name of the floor or run.
+    """
+    from unisono.evaluation.floors import FLOORS
+
+    shown = {name for floor in FLOORS for name in rows.get(floor, {})}
+    names = list(dict.fromkeys(name for row, scores in rows.items() if row not in FLOORS for name in scores if name in shown))
+    return make_table(["", *names], [[row, *(decimal(rows[row].get(name)) for name in names)] for row in rows], right=names)
+
+
 def thinned(items: Sequence[int], most: int) -> list[int]:
     """Return at most this many items: the first, the last and evenly between them."""
     if len(items) <= most:

@@ -16,8 +16,8 @@ from unisono.cli.tables import decimal, megabytes
 from unisono.report.curves import by_name, is_loss
 from unisono.report.status import run_status
 from unisono.report.timings import total_seconds
-from unisono.runs.callbacks import PREFIX
 from unisono.runs.directory import RunDirectory
+from unisono.runs.evaluation import PREFIX
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_CURVES = 12

@@ -20,7 +20,7 @@ from unisono.engines.flower.engine import FlowerEngine
 from unisono.engines.flower.messages import RequestBuilder, read_values
 from unisono.evaluation.probes import ProbeData
 from unisono.federation.loop import RoundRecord, ServerState
-from unisono.runs.callbacks import PREFIX, Evaluation, Evaluator
+from unisono.runs.evaluation import PREFIX, Evaluation, Evaluator
 
 
 class ClientEvaluationCallback(Evaluation):

@@ -27,8 +27,8 @@ from unisono.experiment import check_run
 from unisono.federation.postprocess import Postprocessor
 from unisono.report.collector import AboutMethod
 from unisono.running import execute
-from unisono.runs.callbacks import Evaluation, EvaluationCallback
 from unisono.runs.directory import RunDirectory
+from unisono.runs.evaluation import Evaluation, EvaluationCallback
 
 POLL = 0.3
 PUBLIC_TABLES = (

@@ -9,8 +9,8 @@ from pydantic import Field
 from unisono.core.config import Section
 from unisono.core.errors import UserError
 
-ProbeName = Literal["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "kmeans", "alignment"]
-NEED_LABELS: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10")
+ProbeName = Literal["linear", "linear-sgd", "knn", "labels-10", "finetune-1", "finetune-10", "clusters", "kmeans", "alignment"]
+NEED_LABELS: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "labels-10", "finetune-1", "finetune-10")
 
 
 class EvaluationConfig(Section):
@@ -19,8 +19,11 @@ class EvaluationConfig(Section):
     probe_every: int = Field(5, ge=0, description="Rounds between probes; 0 probes at the end only.")
     probes: tuple[ProbeName, ...] | None = Field(
         None,
-        description="Which probes; unset: linear and knn with labels, alignment without, clusters if the method has any.",
+        description=(
+            "Which probes; unset: linear, knn and labels-10 with labels, alignment without, clusters if the method has any."
+        ),
     )
+    floors: bool = Field(True, description="Measure raw pixels, their PCA and untrained weights by the same probes.")
     max_train_samples: int | None = Field(
         None, ge=1, description="Most training samples that the probes with labels learn from, the same number of each class."
     )
@@ -48,7 +51,7 @@ def chosen_probes(config: EvaluationConfig, has_labels: bool, has_cluster_model:
     """Return the probes of the config, or those that suit the data and the method where it names none."""
     if config.probes is not None:
         return config.probes
-    probes: tuple[ProbeName, ...] = ("linear", "knn") if has_labels else ("alignment",)
+    probes: tuple[ProbeName, ...] = ("linear", "knn", "labels-10") if has_labels else ("alignment",)
     return (*probes, "clusters") if has_cluster_model else probes
 
 

@@ -27,6 +27,8 @@ from unisono.evaluation.linear import LinearClassifier, fit_linear_sgd, linear_p
 
 Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
+LABELS_PER_CLASS, NUM_DRAWS = 10, 5
+"""The probe labels-10: what a user of an encoder saves."""
 FRACTIONS: dict[ProbeName, float] = {"finetune-1": 0.01, "finetune-10": 0.1}
 
 
@@ -66,10 +68,10 @@ def run_probes(
 ) -> dict[str, float]:
     """Return the probes' numbers by name; accuracies are in [0, 1].
 
-    ``linear``, ``linear-sgd``, ``knn``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``: ``cluster-balance``
-    and ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test samples (on the
-    training samples where there is no test split), and ``stability`` if the clusters of the round before are given; where
-    a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with test labels also ``kmeans-accuracy``,
+    ``linear``, ``linear-sgd``, ``knn``, ``labels-10``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``:
+    ``cluster-balance`` and ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test
+    samples (on the training samples where there is no test split), and ``stability`` if the clusters of the round before are
+    given; where a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with test labels also ``kmeans-accuracy``,
     ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``alignment``: ``align``,
     ``uniformity`` and ``score``, means over clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with
     an augmentation of it, and Unif looks at plain samples.
@@ -197,6 +199,8 @@ def _with_labels(
     splits = (features.train(rows), labels, features.test, test_labels)
     if name == "linear":
         return linear_probe(*splits, l2=config.linear_l2)
+    if name == "labels-10":
+        return _few_labels(*splits, config.linear_l2, generator)
     if name == "linear-sgd":
         kept = layers if layers is not None and config.warm_start else {}
         kept[name] = fit_linear_sgd(
@@ -210,6 +214,18 @@ def _with_labels(
         )
         return kept[name].accuracy(features.test, test_labels)
     return knn_probe(*splits, k=config.knn_neighbors, temperature=config.knn_temperature)
+
+
+def _few_labels(
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, l2: float, generator: torch.Generator
+) -> float:
+    """Return the mean test accuracy of logistic regression on ten labels per class, over five draws of the labels."""
+    num_labels = LABELS_PER_CLASS * len(train_y.unique())
+    found = []
+    for _ in range(NUM_DRAWS):
+        rows = class_balanced(train_y, num_labels, generator)
+        found.append(linear_probe(train_x[rows], train_y[rows], test_x, test_y, l2=l2))
+    return sum(found) / len(found)
 
 
 def _clusters(

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from unisono.report.blocks import Block, Series, facts, lines
-from unisono.runs.callbacks import PREFIX
+from unisono.runs.evaluation import PREFIX
 
 Metrics = Sequence[Mapping[str, Any]]
 COUNTS = ("round", "asked", "answered", "bytes_down", "bytes_up")
@@ -113,7 +113,7 @@ def is_loss(name: str) -> bool:
 
 def is_accuracy(name: str) -> bool:
     """Return whether a probe gives an accuracy."""
-    return name in ("linear", "linear-sgd", "knn") or name.startswith("finetune") or name.endswith("accuracy")
+    return name in ("linear", "linear-sgd", "knn", "labels-10") or name.startswith("finetune") or name.endswith("accuracy")
 
 
 def is_cluster_score(name: str) -> bool:

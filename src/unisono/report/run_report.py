@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from unisono.core.config import Tree
 from unisono.core.errors import UserError
+from unisono.evaluation.floors import verdict
 from unisono.report.blocks import Block, Document, code, document, facts, prose, section, table
 from unisono.report.clients import client_table, failure_table
 from unisono.report.curves import by_name, curve_blocks, how_to_add_scores, is_accuracy, is_loss
@@ -19,8 +20,8 @@ from unisono.report.overview import split_chart, split_in_words, turn_chart, wha
 from unisono.report.privacy_section import privacy_blocks
 from unisono.report.status import Status, run_status
 from unisono.report.timings import timing_blocks, total_seconds
-from unisono.runs.callbacks import PREFIX
 from unisono.runs.directory import RunDirectory
+from unisono.runs.evaluation import PREFIX
 from unisono.runs.files import write_atomically
 
 FILE = "report.html"
@@ -63,7 +64,11 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
             section(
                 "run",
                 "What was run",
-                [*_warnings(status, files), what_was_run(tree, about, of_federation=directory.of_federation)],
+                [
+                    *_warnings(status, files),
+                    *_against_floors(directory.floors, logs["metrics"]),
+                    what_was_run(tree, about, of_federation=directory.of_federation),
+                ],
             ),
             section("data", "Data", _data(split, about.get("classes", []), client_names)),
             section("curves", "Curves", curve_blocks(logs["metrics"]), note=how_to_add_scores(logs["metrics"])),
@@ -99,6 +104,22 @@ def _warnings(status: Status, files: ReportFiles) -> list[Block | None]:
         prose(status.sentence, tone=tone) if status.sentence else None,
         code("A part of this report could not be made", problems, folded=True) if problems else None,
     ]
+
+
+def _against_floors(floors: Mapping[str, Mapping[str, float]], metrics: Sequence[Mapping[str, Any]]) -> list[Block | None]:
+    """Return a sentence on what was learnt, and the last probes beside the floors."""
+    probed = [entry for entry in metrics if any(name.startswith(PREFIX) for name in entry)]
+    if not floors or not probed:
+        return []
+    last = {name.removeprefix(PREFIX): value for name, value in probed[-1].items() if name.startswith(PREFIX)}
+    above, sentence = verdict(last, floors)
+    names = [name for name in last if is_accuracy(name) and any(name in scores for scores in floors.values())]
+    rows = [
+        [row, *(None if name not in scores else 100 * scores[name] for name in names)]
+        for row, scores in {**floors, "this run": last}.items()
+    ]
+    shown = table("Against the floors", ["", *(f"{name} [%]" for name in names)], rows, digits=3) if names else None
+    return [prose(sentence, tone="" if above else "warning") if sentence else None, shown]
 
 
 def _tiles(status: Status, tree: Tree, logs: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:

@@ -19,6 +19,10 @@ from unisono.runs.probe_layers import ProbeLayers
 REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "failures", "timings")
 
 
+FLOORS_FILE = "floors.json"
+"""Scores of raw pixels, their PCA and untrained weights, by floor and probe."""
+
+
 class RunDirectory:
     """Files of one run.
 
@@ -121,6 +125,14 @@ class RunDirectory:
     def untrained(self) -> bool:
         """True if it holds the probes of an encoder before the first round, and is finished with that."""
         return self.finished and self._status().get("round") == 0
+
+    @property
+    def floors(self) -> dict[str, dict[str, float]]:
+        """Scores that the encoder should beat, by floor and probe; none where they were not measured."""
+        try:
+            return self.read_json(FLOORS_FILE)
+        except UserError:
+            return {}
 
     @property
     def of_federation(self) -> bool:

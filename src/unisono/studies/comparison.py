@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from unisono.core.errors import UserError
+from unisono.runs.directory import RunDirectory
 from unisono.studies.history import in_percent
-from unisono.studies.results import mean_and_deviation, with_deviation
+from unisono.studies.results import mean_and_deviation, number, with_deviation
 from unisono.studies.seed_groups import Group, put_together, read_runs
 from unisono.studies.significance import Difference, compare_pairs, holm
 from unisono.studies.tables import TextTable, latex_text
@@ -31,13 +32,24 @@ class Comparison:
     groups: Sequence[Group]
     metrics: Sequence[str]
 
+    @property
+    def floors(self) -> dict[str, dict[str, float]]:
+        """Scores of the floors on which all runs agree, by floor and metric; runs on other data have other floors."""
+        found = [RunDirectory(run.path).floors for group in self.groups for run in group.runs]
+        return {
+            name: {metric: found[0][name][metric] for metric in self.metrics if metric in found[0][name]}
+            for name in (found[0] if found else {})
+            if all(floors.get(name) == found[0][name] for floors in found)
+        }
+
     def table(self) -> TextTable:
         """Return mean and deviation over seeds: a row per group, a column per metric."""
         rows = [
             [group.label, _seeds(group), *(mean_and_deviation(group.summary(m), m) for m in self.metrics)]
             for group in self.groups
         ]
-        return TextTable(["", "seeds", *self.metrics], rows)
+        floors = [[name, "", *(number(floor.get(m), m) for m in self.metrics)] for name, floor in self.floors.items()]
+        return TextTable(["", "seeds", *self.metrics], [*floors, *rows])
 
     def note(self) -> str:
         """Return how to read the table, and which runs are not finished."""
@@ -128,6 +140,7 @@ class Comparison:
                 }
                 for group in self.groups
             ],
+            "floors": self.floors,
             "against": self.groups[0].label,
             "differences": [
                 {

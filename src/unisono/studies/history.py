@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono.core.errors import UserError
-from unisono.runs.callbacks import PREFIX
+from unisono.runs.evaluation import PREFIX
 from unisono.runs.files import JsonLines
 from unisono.studies.study import Axis
 
@@ -20,8 +20,10 @@ AXES: dict[Axis, str] = {
     "delay": "modelled time [s]",
 }
 """Axes of a curve, and their labels."""
-PERCENT = ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "cluster-accuracy", "nmi", "ari", "kmeans-accuracy",
-           "kmeans-nmi", "kmeans-ari")  # fmt: skip
+PERCENT = (
+    "linear", "linear-sgd", "knn", "labels-10", "finetune-1", "finetune-10", "cluster-accuracy", "nmi", "ari",
+    "kmeans-accuracy", "kmeans-nmi", "kmeans-ari",
+)  # fmt: skip
 """Metrics that papers print in percent."""
 _TIME_TO_TARGET = re.compile(r"(?P<axis>[a-z]+) to (?P<metric>\S+) (?P<value>[0-9.eE+-]+)")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
 from unisono.studies.history import History, in_percent, parse_time_to_target
 from unisono.studies.runner import CellStatus, status_of
@@ -84,6 +85,19 @@ class Results:
         runs = self.finished(variant, setting)
         return Summary([value for run in runs if (value := run.values[metric]) is not None], len(runs))
 
+    def floors(self, metric: str) -> dict[str, dict[str, float]]:
+        """Return the scores of the floors by floor and setting, as the first finished run of the setting has them.
+
+        Runs of a setting share their data. A study with a row of untrained weights needs no floor of that name.
+        """
+        found: dict[str, dict[str, float]] = {}
+        for (_, setting), cell_results in self.by_place.items():
+            for cell_result in cell_results:
+                for name, scores in RunDirectory(cell_result.cell.path).floors.items():
+                    if metric in scores and name not in self.study.row_names:
+                        found.setdefault(name, {}).setdefault(setting, scores[metric])
+        return found
+
     def as_json(self) -> dict[str, Any]:
         """Return everything as JSON, for other programs."""
         study = self.study
@@ -110,6 +124,7 @@ class Results:
             "study": study.name,
             **about,
             "results": summaries,
+            "floors": {metric: self.floors(metric) for metric in config.metrics},
             "runs": [_run_as_json(cell_result) for cell_result in self.cell_results],
         }
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.studies.results import Results, mean_and_deviation
+from unisono.studies.results import Results, mean_and_deviation, number
 
 _LATEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "±": r"$\pm$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
@@ -50,7 +50,7 @@ class TextTable:
 
 
 def study_table(results: Results, metric: str, paper: bool = True) -> TextTable:
-    """Return mean and deviation of a metric: variants down and settings across, or the other way round, as the study says.
+    """Return mean and deviation of a metric, floors first: variants down and settings across, or as the study says.
 
     Args:
         results: of the study.
@@ -59,10 +59,14 @@ def study_table(results: Results, metric: str, paper: bool = True) -> TextTable:
     """
     study = results.study
     by_variant = study.config.rows == "variants"
-    down, across = (study.row_names, study.setting_names) if by_variant else (study.setting_names, study.row_names)
+    floors = results.floors(metric)
+    names = [*floors, *study.row_names]
+    down, across = (names, study.setting_names) if by_variant else (study.setting_names, names)
 
     def cell(row: str, column: str) -> str:
         variant, setting = (row, column) if by_variant else (column, row)
+        if variant in floors:
+            return number(floors[variant].get(setting), metric)
         ours = mean_and_deviation(results.summary(metric, variant, setting), metric)
         theirs = paper_number(study.paper_number(metric, variant, setting)) if paper else ""
         return f"{ours or '-'} [{theirs}]" if theirs else ours

@@ -1,0 +1,200 @@
+"""Floors: the scores of encoders that have learnt nothing, by the same probes on the same samples.
+
+An encoder is worth having if it beats all of them: raw pixels, their principal components, and its own untrained weights. The
+clusters of a method are compared with those of k-means on each floor. Floors are measured once per data set and backbone and
+kept in ``UNISONO_CACHE``, by default ``~/.cache/unisono``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unisono.core.client_data import as_float
+from unisono.core.context import Context
+from unisono.evaluation.config import EvaluationConfig, ProbeName, chosen_probes
+from unisono.evaluation.probes import ProbeData, Views, run_probes
+
+Floors = dict[str, dict[str, float]]
+"""Scores by floor and by the name of the probe's number."""
+PIXELS, PCA, UNTRAINED = "raw pixels", "PCA of pixels", "untrained weights"
+FLOORS = (PIXELS, PCA, UNTRAINED)
+MEASURED: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "labels-10", "kmeans", "alignment")
+"""Probes that floors have; fine-tuning needs a network that can be trained."""
+JUDGED = ("linear", "knn", "labels-10")
+"""Numbers by which a run is said to be above or below a floor."""
+CLUSTER_SCORES = {"kmeans-accuracy": "cluster-accuracy", "kmeans-nmi": "nmi", "kmeans-ari": "ari"}
+"""Numbers of k-means, and the numbers of a method's own clusters that they are compared with."""
+MOST_VALUES = 4096
+"""Values of a sample that a floor looks at; larger samples are averaged down to them."""
+NUM_COMPONENTS = 64
+MOST_FITTED = 10_000
+"""Samples that the principal components are fitted to."""
+FORMAT = 1
+"""Part of the key, so that floors measured in another way are measured again."""
+
+
+class Pixels(nn.Module):
+    """The values of a sample; those of a large one are averaged down to a few thousand."""
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return features of shape (batch, at most MOST_VALUES)."""
+        channels, spatial = samples.shape[1], samples.dim() - 2
+        edge = int((MOST_VALUES / channels) ** (1 / spatial))
+        if max(samples.shape[2:]) > edge:
+            length, *more = (min(edge, length) for length in samples.shape[2:])
+            pooled = F.adaptive_avg_pool2d(samples, (length, more[0])) if more else F.adaptive_avg_pool1d(samples, length)
+            return pooled.flatten(1)
+        return samples.flatten(1)
+
+
+class PrincipalComponents(nn.Module):
+    """The first principal components of the values of a sample.
+
+    Args:
+        samples: to fit them to, as for ``embed``.
+    """
+
+    mean: Tensor
+    components: Tensor
+
+    def __init__(self, samples: Tensor) -> None:
+        super().__init__()
+        from sklearn import decomposition
+        from threadpoolctl import threadpool_limits
+
+        self.pixels = Pixels()
+        order = torch.randperm(len(samples), generator=Context(0).rng("floors"))[:MOST_FITTED]
+        values = self.pixels(as_float(samples[order.sort().values])).numpy()
+        number = min(NUM_COMPONENTS, *values.shape)
+        with threadpool_limits(1):
+            fitted = decomposition.PCA(number, svd_solver="randomized", random_state=0).fit(values)
+        self.register_buffer("mean", torch.from_numpy(np.asarray(fitted.mean_, dtype=np.float32)))
+        self.register_buffer("components", torch.from_numpy(np.asarray(fitted.components_.T, dtype=np.float32)))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return features of shape (batch, at most NUM_COMPONENTS)."""
+        projected: Tensor = (self.pixels(samples) - self.mean) @ self.components
+        return projected
+
+
+def measure_floors(
+    config: EvaluationConfig,
+    data: ProbeData,
+    untrained: nn.Module,
+    clusters: bool,
+    views: Views | None = None,
+    client_indices: Sequence[Tensor] | None = None,
+) -> Floors:
+    """Return the scores of all floors, from the cache where they were measured before.
+
+    Args:
+        config: which probes, and how.
+        data: samples and labels.
+        untrained: the encoder before the first round, in eval mode.
+        clusters: whether the method clusters, so that k-means is to be compared with it.
+        views: as for ``run_probes``.
+        client_indices: as for ``run_probes``.
+    """
+    wanted = chosen_probes(config, data.has_labels, clusters)
+    probes = [name for name in MEASURED if name in wanted]
+    if "clusters" in wanted and "kmeans" not in probes and (data.has_labels or config.kmeans_clusters is not None):
+        probes.append("kmeans")
+    if not probes or not len(data.train_samples):
+        return {}
+    chosen = config.model_copy(update={"probes": tuple(probes)})
+    digest = _digest(chosen, data)
+    found: Floors = {}
+    for name in FLOORS:
+        weights = b"".join(_bytes(t) for t in untrained.state_dict().values()) if name == UNTRAINED else b""
+        key = hashlib.sha256(f"{FORMAT}|{name}|".encode() + digest + weights).hexdigest()[:32]
+        scores = _read(key)
+        if scores is None:
+            scores = run_probes(
+                chosen, _encoder(name, data, untrained), None, data, Context(0), views, client_indices=client_indices
+            )
+            _write(key, scores)
+        found[name] = scores | {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}
+    return found
+
+
+def _encoder(name: str, data: ProbeData, untrained: nn.Module) -> nn.Module:
+    if name == UNTRAINED:
+        return untrained
+    return (Pixels() if name == PIXELS else PrincipalComponents(data.train_samples)).eval()
+
+
+def verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float]]) -> tuple[bool, str]:
+    """Return whether an encoder is above all floors, and a sentence that says so; empty where nothing can be compared.
+
+    Args:
+        probes: scores of the encoder, by name.
+        floors: as ``measure_floors`` gave them.
+    """
+    judged = [name for name in JUDGED if name in probes]
+    below = [
+        f"{name} ({100 * probes[name]:.1f} against {100 * scores[name]:.1f} of {floor})"
+        for name in judged
+        for floor, scores in floors.items()
+        if name in scores and probes[name] < scores[name]
+    ]
+    if below:
+        return False, (
+            f"The encoder ends below a floor in {'; '.join(below)}: the likely causes are too few rounds or epochs "
+            "(federation.rounds, training.local_epochs), the learning rate (training.learning_rate), views that do not fit the "
+            "data (views.preset), and the backbone (model.backbone)."
+        )
+    compared = [(name, floor) for name in judged[:1] for floor in floors if name in floors[floor]]
+    if not compared:
+        return True, ""
+    name = compared[0][0]
+    margins = [f"{100 * (probes[name] - floors[floor][name]):.1f} above {floor}" for _, floor in compared]
+    return True, f"The encoder beats every floor: {name} {100 * probes[name]:.1f}, {', '.join(margins)} (points)."
+
+
+def cache_directory() -> Path:
+    """Return where floors are kept."""
+    given = os.environ.get("UNISONO_CACHE")
+    return (Path(given).expanduser() if given else Path.home() / ".cache" / "unisono") / "floors"
+
+
+def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
+    """Return a hash of the probes and of all samples and labels."""
+    found = hashlib.sha256(config.model_dump_json(exclude={"probe_every", "floors", "warm_start"}).encode())
+    for tensor in (data.train_samples, data.train_labels, data.test_samples, data.test_labels):
+        found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
+        if tensor is not None:
+            found.update(_bytes(tensor))
+    return found.digest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def _read(key: str) -> dict[str, float] | None:
+    try:
+        values = json.loads((cache_directory() / f"{key}.json").read_text(encoding="utf-8"))
+        return {str(name): float(value) for name, value in values.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _write(key: str, scores: Mapping[str, float]) -> None:
+    """Keep scores; a cache that cannot be written costs time and nothing else."""
+    with suppress(OSError):
+        directory = cache_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=directory, delete=False, encoding="utf-8") as file:
+            json.dump(dict(scores), file)
+        Path(file.name).replace(directory / f"{key}.json")
