@@ -51,9 +51,14 @@ class Experiment:
     clients: FederatedDataset
 
     @staticmethod
-    def prepare(config: Config) -> Experiment:
-        """Load the data and build the method; raise a UserError if the parts of the config do not fit each other."""
-        dataset = load_dataset(config.data)
+    def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
+        """Load the data and build the method; raise a UserError if the parts of the config do not fit each other.
+
+        Args:
+            config: the run's.
+            dataset: its data, where they are loaded already.
+        """
+        dataset = load_dataset(config.data) if dataset is None else dataset
         partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
         info = RunInfo(
             dataset.input_shape,

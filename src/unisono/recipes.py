@@ -142,10 +142,12 @@ class LayeredConfig:
     Args:
         layers: options by source.
         notes: sentences that the user should read.
+        is_method: whether it began with a method's name alone.
     """
 
     layers: tuple[Layer, ...]
     notes: tuple[str, ...] = ()
+    is_method: bool = False
 
     @property
     def tree(self) -> Tree:
@@ -188,7 +190,7 @@ def assemble(reference: Reference, over: Sequence[Layer] = ()) -> LayeredConfig:
     notes = []
     if method is not None and not recipe.is_method and not any(_same(method, own) for own in recipe.own_methods):
         notes.append(f"{recipe.source} has no numbers of its own for {method}, which runs with the common ones.")
-    return LayeredConfig((*recipe.layers(method), *over), tuple(notes))
+    return LayeredConfig((*recipe.layers(method), *over), tuple(notes), recipe.is_method)
 
 
 def flag_layers(flags: Mapping[str, Any]) -> list[Layer]:

@@ -9,12 +9,14 @@ from typing import Any
 
 from unisono.backends import OpenBackend, backend_of, standard_callbacks
 from unisono.config import Config, resolve
+from unisono.core.config import parse_overrides
 from unisono.core.errors import UserError
 from unisono.experiment import Experiment, run_path
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
+from unisono.fitting import prepare
 from unisono.loaded import LoadedRun
-from unisono.recipes import build_tree
+from unisono.recipes import Layer, assemble, flag_layers
 from unisono.report.environment import environment
 from unisono.report.files import ReportFiles
 from unisono.report.run_report import Projection, write_report
@@ -37,8 +39,8 @@ def run(
         set: assignments ``section.key=value``.
         **flags: ``method``, ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``, ``engine``.
     """
-    config = resolve(build_tree(reference, flags, set))
-    return start(Experiment.prepare(config), run_path(config), callbacks=callbacks)
+    experiment, _ = prepare(assemble(reference, [*flag_layers(flags), Layer("--set", parse_overrides(set))]))
+    return start(experiment, run_path(experiment.config), callbacks=callbacks)
 
 
 def start(

@@ -25,7 +25,7 @@ def test_a_finished_run_in_a_terminal(unisono: Command, demo: Path) -> None:
     assert lines[1].startswith("rounds 2/2")
     assert max(map(len, lines)) <= 80
     curves = {line.split()[0]: line.split()[1] for line in lines if line.endswith("round 2")}
-    assert set(curves) == {"loss", "linear", "knn"}
+    assert set(curves) == {"loss", "linear", "knn", "labels-10"}
     assert curves["loss"] in (LEVELS[-1] + LEVELS[0], LEVELS[0] + LEVELS[-1])
     assert "4 of 4 clients answered in round 2" in result.out
 

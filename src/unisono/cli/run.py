@@ -29,15 +29,16 @@ def run(
     """Run a recipe or a method.
 
     RECIPE|METHOD is a .toml file, a .py file with a method, or a name that 'unisono list recipes' or 'unisono list methods'
-    shows. A recipe has numbers for several methods; 'unisono config' shows which numbers a run would have.
+    shows. A recipe has numbers for several methods; 'unisono config' shows which numbers a run would have. A method by name
+    gets a cohort, epochs and clusters that fit the data and a budget of about two minutes on two cores.
 
     Example: unisono run digits-smoke --name demo
     """
     from unisono.cli.progress import Progress, headline
     from unisono.cli.summary import summarise
-    from unisono.config import resolve
     from unisono.core.config import parse_overrides
-    from unisono.experiment import Experiment, run_path
+    from unisono.experiment import run_path
+    from unisono.fitting import prepare
     from unisono.recipes import Layer, assemble, flag_layers
     from unisono.running import start
 
@@ -53,13 +54,13 @@ def run(
         "engine": engine,
     }
     layered = assemble(reference, [*flag_layers(flags), Layer("--set", parse_overrides(settings or ()))])
-    config = resolve(layered.tree)
-    path = run_path(config)
     console = make_console()
     console.quiet = quiet or json
+    experiment, notes = prepare(layered)
+    config = experiment.config
+    path = run_path(config)
     console.print(headline(config))
-    experiment = Experiment.prepare(config)
-    for note in (*layered.notes, *experiment.notes):
+    for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
     with stopping(path), Progress(config, console) as progress:
         finished = start(experiment, path, callbacks=[progress])

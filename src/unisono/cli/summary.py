@@ -33,7 +33,8 @@ def summarise(run: LoadedRun, *, quiet: bool, json: bool) -> None:
     seconds = sum(
         entry["seconds"]["round"] + entry["seconds"].get("probe", 0.0) for entry in run.directory.logs["timings"].read()
     )
-    console.print(f"\n{run.round} rounds in {duration(seconds)}, {megabytes(down)} down, {megabytes(up)} up.")
+    rounds = "1 round" if run.round == 1 else f"{run.round} rounds"
+    console.print(f"\n{rounds} in {duration(seconds)}, {megabytes(down)} down, {megabytes(up)} up.")
     console.print(f"Saved in {run.path}", soft_wrap=True)
 
 

@@ -1,0 +1,177 @@
+"""A method by name: the options that nobody gave, chosen to fit the data and a budget of about two minutes on two cores.
+
+The choice depends on the data, the network and the options that are given, never on a clock, so the same command gives the
+same run everywhere. Recipes choose nothing: they say what they want.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unisono.config import Config, resolve
+from unisono.core.client_data import as_float
+from unisono.core.config import Tree, merge
+from unisono.data.datasets import load_dataset
+from unisono.engines.devices import num_cores, threads
+from unisono.experiment import Experiment
+from unisono.models.nets import build_seeded
+from unisono.recipes import Layer, LayeredConfig
+
+SOURCE = "fitted"
+COHORT = 10
+"""Clients per round, where a federation has more."""
+LEARNING_RATE = 0.01
+BUDGET = 2.4e12
+"""Floating-point operations of a run: two minutes of two cores that do ten billion a second."""
+OPERATIONS = 12
+"""Operations per multiplication of a forward pass: two each, for two views, three times as many with the backward pass."""
+MOST_EPOCHS = 10
+OVERHEAD = 1.7
+"""Time of a client's step by that of the encoder alone: views, heads, the optimiser, and targets of some methods."""
+CENTROIDS_PER_CLUSTER = 4
+"""Local centroids that a round should bring for each global cluster."""
+EMA_RANGE = (0.9, 0.996)
+
+
+def prepare(layered: LayeredConfig) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment of a run, and sentences that the user should read before it.
+
+    Args:
+        layered: the options and their sources, as ``recipes.assemble`` gives them.
+    """
+    config = resolve(layered.tree)
+    if not layered.is_method:
+        experiment = Experiment.prepare(config)
+        return experiment, (*layered.notes, *experiment.notes)
+    dataset = load_dataset(config.data)
+    chosen: Tree = {}
+    for fit in (_fit_cohort, _fit_epochs, _fit_momentum):
+        found = fit(Experiment.prepare(config, dataset))
+        chosen = merge(chosen, _not_given(found, layered, config))
+        config = resolve(_with(layered, chosen).tree)
+    experiment = Experiment.prepare(config, dataset)
+    said = [f"{table}.{key} = {value}" for table, options in chosen.items() for key, value in options.items()]
+    notes = [f"chosen to fit data and budget: {', '.join(said)}"] if said else []
+    seconds = estimate_seconds(experiment)
+    if seconds is not None:
+        notes.append(f"this takes about {max(1, round(seconds / 60))} min of training on {_workers(config)} workers")
+    return experiment, (*layered.notes, *experiment.notes, *notes)
+
+
+def estimate_seconds(experiment: Experiment) -> float | None:
+    """Return how long the training of a run takes on this machine, from the time of three steps; None without a loss."""
+    method, config = experiment.method, experiment.config
+    if not hasattr(method, "loss") or config.engine.device not in ("auto", "cpu") or torch.cuda.is_available():
+        return None
+    largest = int(experiment.partition.sizes.argmax())
+    rows = experiment.partition.indices[largest][: max(2, config.training.batch_size)]
+    nets = build_seeded(method.build_networks, 0).train()
+    views = as_float(experiment.clients.samples[torch.cat((rows, rows))])
+    seconds = []
+    with threads(1):
+        for _ in range(3):
+            start = time.perf_counter()
+            nets["encoder"](views).square().mean().backward()
+            seconds.append(time.perf_counter() - start)
+    per_sample = OVERHEAD * min(seconds) / len(rows)
+    return per_sample * _samples_per_epoch(experiment) * config.local_training.local_epochs / _workers(config)
+
+
+def _fit_cohort(experiment: Experiment) -> Tree:
+    """Choose clients per round, the learning rate, and as many global clusters as the cohort's centroids can fill."""
+    config, num_clients = experiment.config, experiment.partition.num_clients
+    found: Tree = {"training": {"learning_rate": LEARNING_RATE}} if config.training.optimizer == "sgd" else {}
+    if num_clients > COHORT and config.cohort.participation is None:
+        found["cohort"] = {"size": COHORT}
+    cohort = COHORT if "cohort" in found and config.cohort.size is None else config.cohort.expected_size(num_clients)
+    options = config.method
+    if {"num_global_clusters", "num_local_clusters"} <= type(options).model_fields.keys():
+        most = cohort * getattr(options, "num_local_clusters") // CENTROIDS_PER_CLUSTER  # noqa: B009
+        found["method"] = {"num_global_clusters": max(2, min(getattr(options, "num_global_clusters"), most))}  # noqa: B009
+    return found
+
+
+def _fit_epochs(experiment: Experiment) -> Tree:
+    """Choose as many local epochs as the budget allows."""
+    config = experiment.config
+    if config.training.local_steps is not None or not hasattr(experiment.method, "loss"):
+        return {}  # a method without a loss has no epochs
+    encoder = build_seeded(experiment.method.build_networks, 0)["encoder"]
+    one = as_float(experiment.dataset.samples[:1])
+    per_epoch = OPERATIONS * multiplications(encoder, one) * _samples_per_epoch(experiment)
+    return {"training": {"local_epochs": int(min(MOST_EPOCHS, max(1, BUDGET // max(per_epoch, 1))))}}
+
+
+def _fit_momentum(experiment: Experiment) -> Tree:
+    """Choose the momentum of a target network so that it can follow within the steps of the run."""
+    config = experiment.config
+    if "ema" not in type(config.method).model_fields:
+        return {}
+    training = config.local_training
+    size = float(experiment.partition.sizes.float().mean())
+    per_round = training.local_steps or training.local_epochs * max(1, round(size / training.batch_size))
+    low, high = EMA_RANGE
+    return {"method": {"ema": round(min(high, max(low, 1 - 10 / (per_round * config.federation.rounds))), 3)}}
+
+
+def multiplications(encoder: nn.Module, sample: Tensor) -> int:
+    """Return the multiplications of convolutions and linear layers for one sample.
+
+    Args:
+        encoder: samples to features.
+        sample: floats, shape (1, *input_shape).
+    """
+    total = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        weight: Tensor = module.weight  # type: ignore[assignment]
+        total += output[0].numel() * weight[0].numel()
+
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Linear)
+    hooks = [module.register_forward_hook(count) for module in encoder.modules() if isinstance(module, kinds)]
+    was_training = encoder.training
+    try:
+        with torch.no_grad():
+            encoder.eval()(sample)
+    finally:
+        encoder.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return total
+
+
+def _samples_per_epoch(experiment: Experiment) -> float:
+    """Return the samples of all rounds, each client's taken once per round."""
+    config, sizes = experiment.config, experiment.partition.sizes
+    return config.federation.rounds * config.cohort.expected_size(len(sizes)) * float(sizes.float().mean())
+
+
+def _workers(config: Config) -> int:
+    return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
+
+
+def _not_given(found: Tree, layered: LayeredConfig, config: Config) -> dict[str, Any]:
+    """Return the options that neither the user nor the method's defaults set."""
+    defaults: Mapping[str, Mapping[str, Any]] = config.method_class.defaults
+    kept = {
+        table: {
+            key: value
+            for key, value in options.items()
+            if layered.source((table, key)) is None and key not in defaults.get(table, {})
+        }
+        for table, options in found.items()
+    }
+    return {table: options for table, options in kept.items() if options}
+
+
+def _with(layered: LayeredConfig, chosen: Tree) -> LayeredConfig:
+    """Return the options with the chosen ones above the method's name and below all that the user gave."""
+    first, *rest = layered.layers
+    return replace(layered, layers=(first, Layer(SOURCE, chosen), *rest))
