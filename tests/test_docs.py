@@ -104,9 +104,11 @@ def _check_command(words: list[str], shown_study: str, folder: Path) -> None:
             return
         raise
     settings = list(params.get("settings") or ())
+    if path == ["views"] and params["preset"]:
+        settings.append(f"views.preset={params['preset']}")
     if path == ["study"]:
         _check_study(params, settings, shown_study, folder)
-    elif path[-1] in ("run", "config", "tune", "partition", "graph") and (params["reference"] or settings):
+    elif path[-1] in ("run", "config", "tune", "partition", "graph", "views") and (params["reference"] or settings):
         _check_recipe(params, settings)
     elif path == ["export"] and params["format"] not in FORMATS:
         raise UserError(f"there is no format {params['format']!r}")
@@ -162,6 +164,8 @@ def test_every_command_is_understood(name: str, tmp_path: Path) -> None:
         "run simclr --set method.ema=0.9",
         "run orchestra --set model.backbone=resnet17",
         "partition --scheme iid --set partition.num_client=3",
+        "views --dataset digits --set views.rotate=3",
+        "views --dataset digits --preset digit",
         "tune orchestra/fashion-mini --grid training.rate=0.1,0.2",
         "study orchestra-margins",
         "study orchestra-margin --scale large",

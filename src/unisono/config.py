@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -12,6 +11,7 @@ from pydantic import Field
 from unisono.core.config import Section, Tree, check_options, closest, make_section, merge
 from unisono.core.errors import UserError
 from unisono.core.method import Method, methods
+from unisono.core.registry import absolute_name
 from unisono.data.datasets import DataConfig
 from unisono.data.graph import GraphConfig
 from unisono.data.labelled import LabelsConfig
@@ -171,12 +171,6 @@ def resolve(tree: Mapping[str, Any]) -> Config:
     own = {key: value for key, value in tree["method"].items() if key != "name"}
     sections = {name: make_section(kind, tree.get(name, {}), name) for name, kind in TABLES.items()}
     return Config(method_name, make_section(method_class.Config, own, "method"), **sections)  # type: ignore[arg-type]
-
-
-def absolute_name(method_name: str) -> str:
-    """Return the name of a method, that of a file by its full path, so that the run can be read back from anywhere."""
-    file, colon, attribute = method_name.partition(".py")
-    return f"{Path(file + '.py').resolve()}{attribute}" if colon and attribute[:1] in ("", ":") else method_name
 
 
 def check_format(tree: Mapping[str, Any], source: str = "This recipe") -> None:

@@ -20,10 +20,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from unisono.config import TABLES, absolute_name, check_format
+from unisono.config import TABLES, check_format
 from unisono.core.config import Tree, check_options, closest, merge, parse_overrides, read_toml
 from unisono.core.errors import UserError
 from unisono.core.method import methods
+from unisono.core.registry import absolute_name
 
 Reference = str | Path | Mapping[str, Any]
 SHORTCUTS = {

@@ -6,11 +6,15 @@ from torch.nn import functional as F
 
 from unisono.core.errors import UserError
 from unisono.data.geometry import (
+    affine_maps,
     apply_matrices,
     blur_matrices,
+    boxes_as_masks,
+    change_strokes,
     crop_boxes,
     gaussian_weights,
     interpolation_matrices,
+    resample,
     rotate_quarter_turns,
     sample_positions,
 )
@@ -97,3 +101,110 @@ def test_quarter_turns_equal_rot90():
 def test_quarter_turns_need_square_images(shape):
     with pytest.raises(UserError, match="Quarter turns need square images"):
         rotate_quarter_turns(torch.zeros(shape), torch.tensor([0, 1]))
+
+
+def naive_affine(image, box, flipped, moves, border):
+    """Read every output pixel at the place that undoes translation, zoom, rotation, shear, flip and crop, one after another."""
+    height, width = image.shape
+    (top, left), (tall, wide) = box
+    angle, shear, zoom, down, right = moves
+    views = torch.zeros_like(image)
+    for row in range(height):
+        for column in range(width):
+            x, y = column + 0.5 - width / 2 - right * width, height / 2 - row - 0.5 + down * height  # y goes upwards
+            x, y = x / zoom, y / zoom
+            x, y = x * math.cos(angle) + y * math.sin(angle), -x * math.sin(angle) + y * math.cos(angle)
+            x -= shear * y
+            x = -x if flipped else x
+            source = (top + tall / 2 - y * tall / height - 0.5, left + wide / 2 + x * wide / width - 0.5)
+            views[row, column] = naive_bilinear(image, source, border)
+    return views
+
+
+def naive_bilinear(image, place, border):
+    total = 0.0
+    height, width = image.shape
+    if border == "edge":
+        place = min(max(place[0], 0), height - 1), min(max(place[1], 0), width - 1)
+    for row in (math.floor(place[0]), math.floor(place[0]) + 1):
+        for column in (math.floor(place[1]), math.floor(place[1]) + 1):
+            if 0 <= row < height and 0 <= column < width:
+                total += float(image[row, column]) * (1 - abs(place[0] - row)) * (1 - abs(place[1] - column))
+    return total
+
+
+@pytest.mark.parametrize("border", ["edge", "black"])
+@pytest.mark.parametrize("size", [(9, 9), (6, 11), (11, 6)])
+def test_affine_maps_equal_a_naive_loop(size, border):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 2, *size, generator=generator, dtype=torch.float64)
+    moves = torch.rand(4, 5, generator=generator, dtype=torch.float64) - torch.tensor([0.5, 0.5, -0.6, 0.5, 0.5]).double()
+    start, extent = (
+        torch.tensor([[1, 0], [0, 2], [0, 0], [2, 1]]).double(),
+        torch.tensor([[4, 5], [6, 3], size, [3, 3]]).double(),
+    )
+    flipped = torch.tensor([False, True, False, True])
+    views = resample(x, affine_maps(start, extent, flipped, moves, size), border)
+    for i in range(4):
+        box = (start[i].tolist(), extent[i].tolist())
+        for channel in range(2):
+            expected = naive_affine(x[i, channel], box, bool(flipped[i]), moves[i].tolist(), border)
+            torch.testing.assert_close(views[i, channel], expected, atol=1e-6, rtol=0)
+
+
+def assert_near(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def moves_of(angle=0.0, shear=0.0, zoom=1.0, down=0.0, right=0.0):
+    return torch.tensor([[angle, shear, zoom, down, right]], dtype=torch.float64)
+
+
+def moved(x, **moves):
+    size = (x.shape[2], x.shape[3])
+    start, extent = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([size], dtype=torch.float64)
+    return resample(x, affine_maps(start, extent, torch.tensor([False]), moves_of(**moves), size), "black")
+
+
+def test_closed_forms_of_affine_maps():
+    x = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert_near(moved(x), x)
+    assert_near(moved(x, angle=math.pi / 2), torch.rot90(x, 1, (2, 3)))
+    assert_near(moved(x, down=0.25)[:, :, 2:], x[:, :, :-2])
+    assert_near(moved(x, right=0.25)[:, :, :, 2:], x[:, :, :, :-2])
+    assert moved(x, right=0.25)[:, :, :, :2].abs().max() < 1e-6
+    assert_near(moved(x, zoom=0.5)[:, :, 2:-2, 2:-2], F.avg_pool2d(x, 2))
+    slanted = moved(x, shear=2.0)[0, 0]  # the row 1/2 above the middle moves by one column to the right
+    assert_near(slanted[3, 1:], x[0, 0, 3, :-1])
+    assert_near(slanted[4, :-1], x[0, 0, 4, 1:])
+
+
+def test_strokes_are_a_blur_and_a_ramp():
+    """An upright edge, far from the borders, is blurred to the normal distribution function and cut by a ramp."""
+    size, level = 56, 0.3  # blurred by 2 pixels
+    x = torch.zeros(1, 1, size, size, dtype=torch.float64)
+    x[..., 28:] = 0.8
+    pixels = torch.arange(size, dtype=torch.float64)
+    weights = torch.exp(-((pixels[:, None] - pixels) ** 2) / (2 * 2.0**2)) * ((pixels[:, None] - pixels).abs() <= 6)
+    blurred = weights[:, 28:].sum(dim=1) / weights[28].sum()
+    half = 0.5 / (math.sqrt(2 * math.pi) * 2)
+    expected = 0.8 * ((blurred - level) / (2 * half) + 0.5).clamp(0, 1)
+    views = change_strokes(x, torch.tensor([level]).double())
+    torch.testing.assert_close(views[0, 0, 20, 10:46], expected[10:46], atol=1e-6, rtol=0)
+    assert (views[..., :20] == 0).all()
+
+
+def test_strokes_keep_black_images_and_the_brightest_value():
+    x = torch.zeros(2, 1, 8, 8)
+    x[1, 0, 2:6, 3:5] = 0.6
+    views = change_strokes(x, torch.tensor([0.2, 0.2]))
+    assert (views[0] == 0).all()
+    assert float(views[1].max()) == pytest.approx(0.6)
+    assert float(views[1, 0, 0, 0]) == 0
+
+
+def test_masks_are_true_inside_of_boxes():
+    mask = boxes_as_masks(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[2.0, 3.0], [0.0, 0.0]]), (5, 7))
+    expected = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
+    expected[0, 0, 1:3, 2:5] = True
+    assert torch.equal(mask, expected)

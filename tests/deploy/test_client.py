@@ -196,6 +196,21 @@ def test_what_the_owner_has_not_agreed_to_does_not_happen(tmp_path: Path) -> Non
     assert all("update" not in content for content in clients.seen)
 
 
+def test_views_of_a_file_run_only_if_they_are_listed(tmp_path: Path) -> None:
+    """The file is not even imported; once its owner lists it, it is."""
+    file = tmp_path / "spying_views.py"
+    file.write_text("raise SystemExit('it ran')")
+    clients, name = Clients(tmp_path / "clients"), f"{file}:views"
+    asked = {**question(SIMPLE), "config": merge(SIMPLE, {"views": {"preset": name}})}
+    with pytest.raises(UserError, match=r"spying_views.py:views', which client\.toml does not list"):
+        clients.desks[0].describe(asked)
+    clients.restart(0, allowed_code=(name,))
+    with pytest.raises(SystemExit, match="it ran"):
+        clients.desks[0].describe(asked)
+    file.write_text("def views(batch, generator):\n    return batch.flip(-1)\n")
+    assert clients.desks[0].describe(asked)
+
+
 def test_a_request_for_another_client_is_refused(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     with pytest.raises(ClientError, match="this is client 0, and the request is for client 1"):

@@ -32,6 +32,7 @@ from unisono.cli.run import run
 from unisono.cli.show import show
 from unisono.cli.study import study
 from unisono.cli.tune import tune
+from unisono.cli.views import views
 from unisono.cli.watch import watch
 
 app = typer.Typer(
@@ -58,6 +59,7 @@ app.command("cluster", no_args_is_help=True)(cluster)
 app.command("export", no_args_is_help=True)(export)
 app.command("partition")(partition)
 app.command("graph")(graph)
+app.command("views")(views)
 app.command("list", no_args_is_help=True)(list_names)
 app.command("check", no_args_is_help=True)(check)
 app.command("bench")(bench)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from unisono.core.errors import UserError
 
@@ -56,7 +56,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self._load()
-        if ":" in name or name.endswith(".py"):
+        if is_code(name):
             return self._from_path(name)
         if name not in self:
             raise UserError(self._unknown(name))
@@ -103,25 +103,50 @@ class Registry(Generic[T]):
             ) from error
 
     def _from_path(self, name: str) -> T:
-        location, _, attribute = name.rpartition(":") if ":" in name else (name, "", "")
-        is_file = location.endswith(".py")
-        if not location or (location.startswith(".") and not is_file):
-            raise UserError(f"A {self.kind} is written package.module:NAME or path/to/file.py:NAME, got {name!r}.")
-        file = Path(location) if is_file else None
-        try:
-            module = importlib.import_module(location) if file is None else _import_file(file)
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"The {self.kind} {name!r} cannot be imported: {_import_problem(error, file)}.") from error
-        if attribute:
-            if not hasattr(module, attribute):
-                raise UserError(f"The {self.kind} {name!r} does not exist: {location} has no {attribute!r}.")
-            return getattr(module, attribute)  # type: ignore[no-any-return]
+        if ":" in name:
+            return import_named(self.kind, name)  # type: ignore[no-any-return]
+        module = _import(self.kind, name, name)
         added = [thing for thing in self._things.values() if getattr(thing, "__module__", "") == module.__name__]
         if len(added) != 1:
-            raise UserError(f"{location} registers {len(added)} {self.kind}s; write {location}:NAME to pick one.")
+            raise UserError(f"{name} registers {len(added)} {self.kind}s; write {name}:NAME to pick one.")
         return added[0]
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name says where code is, ``package.module:NAME`` or ``file.py``, and is not a registered one."""
+    return ":" in name or name.endswith(".py")
+
+
+def absolute_name(name: str) -> str:
+    """Return a name, that of a file by its full path, so that the run can be read back from anywhere."""
+    file, suffix, attribute = name.partition(".py")
+    return f"{Path(file + suffix).resolve()}{attribute}" if suffix and attribute[:1] in ("", ":") else name
+
+
+def import_named(kind: str, name: str) -> Any:
+    """Return an object by where it is; raise a UserError that says why it cannot be had.
+
+    Args:
+        kind: what it is, in the singular, for messages.
+        name: ``package.module:NAME`` or ``path/to/file.py:NAME``.
+    """
+    location, _, attribute = name.rpartition(":")
+    if not location or not attribute or (location.startswith(".") and not location.endswith(".py")):
+        raise UserError(f"A {kind} is written package.module:NAME or path/to/file.py:NAME, got {name!r}.")
+    module = _import(kind, name, location)
+    if not hasattr(module, attribute):
+        raise UserError(f"The {kind} {name!r} does not exist: {location} has no {attribute!r}.")
+    return getattr(module, attribute)
+
+
+def _import(kind: str, name: str, location: str) -> ModuleType:
+    file = Path(location) if location.endswith(".py") else None
+    try:
+        return importlib.import_module(location) if file is None else _import_file(file)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"The {kind} {name!r} cannot be imported: {_import_problem(error, file)}.") from error
 
 
 def _import_problem(error: Exception, file: Path | None) -> str:

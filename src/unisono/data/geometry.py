@@ -1,18 +1,25 @@
-"""Crops, flips, blurs and quarter turns of image batches, with parameters per sample.
+"""Crops, flips, affine maps, blurs, strokes, erased boxes and quarter turns of image batches, with parameters per sample.
 
 Bilinear resizing of a crop, a flip and a Gaussian blur are all separable and linear, so one matrix per axis does the three at
-once: ``out = rows @ x @ columns.T``. At the sizes of this field that is faster than ``grid_sample``.
+once: ``out = rows @ x @ columns.T``. At the sizes of this field that is faster than ``grid_sample``. Rotation and shear are not
+separable: they, zoom and translation are composed with crop and flip into one affine map per sample, read by ``grid_sample``.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from unisono.core.errors import UserError
+
+Border = Literal["edge", "black"]
+STROKE_SIDE = 28
+"""Strokes are blurred by a standard deviation of one pixel in images of this side, and in proportion in others."""
 
 
 def crop_boxes(draws: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -46,6 +53,86 @@ def sample_positions(start: Tensor, extent: Tensor, flipped: Tensor, size: tuple
     centre = torch.add(start, reach, alpha=0.5)
     positions = torch.addcmul(centre[:, :, None], step[:, :, None], constants.pixel_centres)
     return torch.clamp(positions, start[:, :, None], (start + reach)[:, :, None])
+
+
+def affine_maps(start: Tensor, extent: Tensor, flipped: Tensor, moves: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the maps from output to input that crop, flip, shear, rotate, zoom and translate in this order.
+
+    They are of shape (batch, 2, 3), in coordinates (x, y, 1) that go from -1 to 1 over the image.
+
+    Args:
+        start: first row and column of the crop, shape (batch, 2).
+        extent: height and width of the crop, shape (batch, 2).
+        flipped: true where left and right are exchanged, shape (batch,).
+        moves: angle, anticlockwise in radians; shear, columns to the right per row upwards; zoom; translation downwards and to
+            the right, in shares of the sides; shape (batch, 5).
+        size: height and width of input and output.
+    """
+    height, width = size
+    angle, shear, zoom, down, right = moves.unbind(dim=1)
+    cos, sin = angle.cos() / zoom, angle.sin() / zoom
+    # Of a pixel of the output, seen from the middle: x = across[0] * x + across[1] * y, y = sin * x + cos * y.
+    columns = torch.where(flipped, -extent[:, 1], extent[:, 1]) / width
+    rows = extent[:, 0] / height
+    across = columns * (cos + shear * sin), columns * (shear * cos - sin)
+    along = rows * sin, rows * cos
+    centre = 2 * start + extent
+    offset_x = centre[:, 1] / width - 1 - 2 * (across[0] * right + across[1] * down * (height / width))
+    offset_y = centre[:, 0] / height - 1 - 2 * (along[0] * right * (width / height) + along[1] * down)
+    first = torch.stack((across[0], across[1] * (height / width), offset_x), dim=1)
+    second = torch.stack((along[0] * (width / height), along[1], offset_y), dim=1)
+    return torch.stack((first, second), dim=1)
+
+
+def resample(x: Tensor, maps: Tensor, border: Border) -> Tensor:
+    """Return each image read bilinearly through its affine map, shape of x.
+
+    Args:
+        x: images, shape (batch, channels, height, width).
+        maps: as ``affine_maps`` returns them, shape (batch, 2, 3).
+        border: outside of the image stand the values of its edge, or 0.
+    """
+    constants = _constants((x.shape[2], x.shape[3]), x.device, x.dtype)
+    columns, rows = 2 * constants.pixel_centres[1, : x.shape[3]], 2 * constants.pixel_centres[0, : x.shape[2]]
+    by_column = torch.addcmul(maps[:, None, :, 2], columns[:, None], maps[:, None, :, 0])
+    grid = torch.addcmul(by_column[:, None], rows[:, None, None], maps[:, None, None, :, 1])
+    return F.grid_sample(x, grid, padding_mode="border" if border == "edge" else "zeros", align_corners=False)
+
+
+def change_strokes(x: Tensor, level: Tensor) -> Tensor:
+    """Return images of bright strokes on black with thicker or thinner strokes, shape of x: blurred, then cut at a level.
+
+    The cut is a ramp about as steep as the edge of a stroke; what is black stays black, and the brightest value stays.
+
+    Args:
+        x: images, shape (batch, channels, height, width).
+        level: share of the brightest blurred value that becomes half as bright, in (0, 1); low levels thicken, shape (batch,).
+    """
+    height, width = x.shape[2:]
+    sigma = min(height, width) / STROKE_SIDE
+    rows, columns = _stroke_blur(sigma, (height, width), x.device, x.dtype)
+    blurred = torch.matmul(rows, torch.matmul(x, columns.T))
+    # The steepest slope of a blurred edge is 1 / (sqrt(2 pi) sigma) per pixel; the ramp brings it back to 1.
+    half = torch.minimum(level, 1 - level).clamp_max(0.5 / max(1.0, math.sqrt(2 * math.pi) * sigma))
+    brightest = blurred.amax(dim=(1, 2, 3)).clamp_min(1e-6)
+    slope, offset = 0.5 / (half * brightest), 0.5 - 0.5 * level / half
+    cut = torch.addcmul(offset[:, None, None, None], blurred, slope[:, None, None, None]).clamp_(0, 1)
+    return cut.mul_(x.amax(dim=(1, 2, 3))[:, None, None, None])
+
+
+def boxes_as_masks(start: Tensor, extent: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return true inside of each box, shape (batch, 1, height, width).
+
+    Args:
+        start: first row and column, shape (batch, 2).
+        extent: height and width, shape (batch, 2).
+        size: of the images.
+    """
+    inside = []
+    for axis, length in enumerate(size):
+        distance = _pixels(length, start.device, start.dtype) - start[:, axis : axis + 1]
+        inside.append((distance >= 0) & (distance < extent[:, axis : axis + 1]))
+    return (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
 
 
 def interpolation_matrices(positions: Tensor) -> Tensor:
@@ -139,6 +226,14 @@ def _constants(size: tuple[int, int], device: torch.device, dtype: torch.dtype) 
     vectors = [size, (size[0] + 1, size[1] + 1), (1, 1), (1, -1), (-1, 1)]
     tensors = [torch.tensor(vector, dtype=torch.float64) for vector in vectors]
     return _Constants(*(tensor.to(device, dtype) for tensor in (*tensors, centres)))
+
+
+@lru_cache(maxsize=32)
+def _stroke_blur(sigma: float, size: tuple[int, int], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return a blur of rows and one of columns as matrices, three standard deviations to either side."""
+    num_taps = min(math.ceil(3 * sigma) + 1, *size)
+    matrices = blur_matrices(gaussian_weights(torch.tensor([sigma], device=device, dtype=dtype), num_taps), size)[0]
+    return matrices[0, : size[0], : size[0]], matrices[1, : size[1], : size[1]]
 
 
 @lru_cache(maxsize=32)

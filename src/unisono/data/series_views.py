@@ -16,14 +16,14 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class SeriesSettings:
-    """The numbers behind a preset; the default changes nothing.
+    """The numbers of one view; the default changes nothing.
 
     Args:
         crop_scale: range of the share of time that is kept and stretched to full length; (1, 1) switches it off.
         noise: standard deviation of the noise, in standard deviations of each channel of each sample.
         scaling: standard deviation of each channel's random factor around 1.
         channel_dropout: probability that a channel is set to 0; one channel at least stays.
-        permute: probability, in the first and in the second view, that segments change places.
+        permute: probability that segments change places.
         num_segments: number of segments.
     """
 
@@ -31,7 +31,7 @@ class SeriesSettings:
     noise: float = 0.0
     scaling: float = 0.0
     channel_dropout: float = 0.0
-    permute: Pair = (0.0, 0.0)
+    permute: float = 0.0
     num_segments: int = 5
 
 
@@ -40,10 +40,12 @@ class SeriesAugmentation:
     """Series to random views of them.
 
     Args:
-        settings: what to do, and how often.
+        first: what to do, and how often, to make first views.
+        second: the crop and the permutation of second views; the rest is that of first views.
     """
 
-    settings: SeriesSettings
+    first: SeriesSettings
+    second: SeriesSettings
 
     @torch.no_grad()
     def __call__(self, x: Tensor, num_first: int, generator: torch.Generator) -> Tensor:
@@ -54,15 +56,15 @@ class SeriesAugmentation:
             num_first: this many samples become first views, the rest second views.
             generator: on the device of x.
         """
-        settings = self.settings
+        settings, both = self.first, (self.first, self.second)
+        counts = torch.tensor([num_first, len(x) - num_first], device=x.device)
         views = x.clone()
-        if settings.crop_scale != (1.0, 1.0):
-            views = crop_time(views, *_draw_spans(settings.crop_scale, x, generator))
-        if any(settings.permute):
+        if any(view.crop_scale != (1.0, 1.0) for view in both):
+            scale = x.new_tensor([view.crop_scale for view in both]).repeat_interleave(counts, dim=0)
+            views = crop_time(views, *_draw_spans(scale, x, generator))
+        if any(view.permute for view in both):
             keys = _uniform(x, settings.num_segments + 1, generator)
-            chances = keys.new_tensor(settings.permute).repeat_interleave(
-                torch.tensor([num_first, len(x) - num_first], device=x.device)
-            )
+            chances = keys.new_tensor([view.permute for view in both]).repeat_interleave(counts)
             views = permute_segments(views, keys[:, 1:], keys[:, 0] < chances)
         if settings.noise:
             views = views + settings.noise * views.std(dim=2, keepdim=True, correction=0) * _normal(x, x.shape[2], generator)
@@ -118,9 +120,10 @@ def drop_channels(x: Tensor, draws: Tensor, probability: float) -> Tensor:
     return x * kept[:, :, None].to(x.dtype)
 
 
-def _draw_spans(scale: Pair, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _draw_spans(scale: Tensor, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return start and duration of random parts; ``scale`` has the range of their share for each sample, shape (batch, 2)."""
     share, place = _uniform(x, 2, generator).unbind(dim=1)
-    duration = ((scale[0] + share * (scale[1] - scale[0])) * x.shape[2]).round_().clamp_min_(1)
+    duration = ((scale[:, 0] + share * (scale[:, 1] - scale[:, 0])) * x.shape[2]).round_().clamp_min_(1)
     return (place * (x.shape[2] - duration)).round_(), duration
 
 
