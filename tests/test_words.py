@@ -16,7 +16,7 @@ SUFFIXES = (".py", ".md", ".toml")
 
 NAMES = {
     r"[Oo]bservers?": "callback",
-    r"[Ll]anes?|Lane(Task|Runner|Result)|deal_to_lanes|(num|NUM|HELD)_(lanes|LANES)": "shard, assign_shards",
+    r"[Ll]anes?|Lane[A-Z]\w+|deal_to_lanes|(num|NUM|HELD)_(lanes|LANES)": "shard, assign_shards",
     r"Fold|fold": "accumulator",
     r"[Ww]orkshops?|open_workshop|simulation_terms": "worker setup, build_worker_setup, simulation_spec",
     r"FederationSections|federation_sections": "LoopConfig, Config.loop",

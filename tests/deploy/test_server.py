@@ -161,7 +161,7 @@ def test_a_report_made_anew_shows_no_data_of_another_place(tmp_path: Path) -> No
             "evaluation.cluster_consistency=true",
             r"evaluation\.cluster_consistency clusters the samples of all clients in one place",
         ),
-        ("evaluation.warm_start=true", r"evaluation\.warm_start needs labelled samples at the server: set labelled"),
+        ("evaluation.warm_start=true", r"evaluation\.warm_start needs labelled samples at the server: set labelled_data"),
         ("evaluation.probes=['linear']", r"evaluation\.probes asks for 'linear', which needs labelled samples at the server"),
         ("evaluation.probes=['kmeans']", "'kmeans', which needs labelled samples at the server"),
         ("evaluation.probes=['clusters']", "the method assigns none"),

@@ -155,7 +155,7 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
     if needy or evaluation.warm_start:
         option = f"evaluation.probes asks for {needy[0]!r}, which" if needy else "evaluation.warm_start"
         raise UserError(
-            f"{option} needs labelled samples at the server: set labelled in server.toml to a folder or a .npz file, or "
+            f"{option} needs labelled samples at the server: set labelled_data in server.toml to a folder or a .npz file, or "
             f"leave {'evaluation.probes' if needy else 'it'} unset."
         )
     check_probes(evaluation, False, has_cluster_model=clusters)

@@ -15,7 +15,7 @@ from pydantic import Field
 from unisono.core.config import Section
 from unisono.core.payload import Payload
 from unisono.engines.devices import num_cores, resolve_devices, threads
-from unisono.engines.shards import LaneMerger, ShardRunner, ShardTask, WorkerSetup
+from unisono.engines.shards import ShardMerger, ShardRunner, ShardTask, WorkerSetup
 from unisono.engines.worker_pool import WorkerPool
 from unisono.federation.aggregate import Accumulator, assign_shards
 from unisono.federation.client_turn import ClientStats
@@ -99,7 +99,7 @@ class EmbeddedEngine:
             )
             for shard, clients in enumerate(assign_shards(sizes))
         ]
-        merger = LaneMerger(PhaseResult(Accumulator(self._setup.method.shares, self._setup.aggregation)))
+        merger = ShardMerger(PhaseResult(Accumulator(self._setup.method.shares, self._setup.aggregation)))
         with threads(1):  # more threads here would only take turns with the workers
             self._run(tasks, task.broadcast, _once_per_client(task.ctx.phase, callbacks), merger.take)
         return merger.phase_result

@@ -39,7 +39,7 @@ class ShardTask:
     locals: Mapping[int, Payload]
 
 
-class LaneMerger:
+class ShardMerger:
     """Merges the outcomes of shards in the order of shards, whatever the order in which they come.
 
     Args:

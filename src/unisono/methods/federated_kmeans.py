@@ -92,9 +92,11 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
             return Update(ctx.client_id, float(len(data)), self._seeds(points, ctx)), local
         if "centroids" not in received.groups:
             return Update(ctx.client_id, float(len(data)), Payload()), local
-        shown = cluster_totals(points, received.groups["centroids"]["centroids"], self.config.min_cluster_size)
-        if shown is None:
-            return Update(ctx.client_id, float(len(data)), Payload()), local
+        centroids = received.groups["centroids"]["centroids"]
+        shown = cluster_totals(points, centroids, self.config.min_cluster_size)
+        if shown is None:  # zeros change no mean, and a masked sum needs something of every client
+            empty = {"sums": torch.zeros_like(centroids), "counts": torch.zeros(len(centroids))}
+            return Update(ctx.client_id, float(len(data)), Payload({"totals": empty})), local
         # Shares of the client's samples: their mean with weights by samples is the total over all clients' samples.
         sent = Payload({"totals": {"sums": shown.sums / len(data), "counts": shown.counts / len(data)}})
         metrics = {"loss": shown.squared_distance / len(data)}

@@ -21,7 +21,7 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import Membership
 from unisono.engines.flower.messages import EMPTY, RequestBuilder, read_answer
-from unisono.engines.shards import LaneMerger
+from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
 from unisono.federation.client_turn import ClientResult, accept_update
 from unisono.federation.declared import check_update, sent_shares
@@ -169,7 +169,7 @@ class _Shards:
         self._shard_of = {client: shard for shard, clients in enumerate(self._queues) for client in clients}
         self._parts = [self._empty() for _ in self._queues]
         self._settled: dict[int, ClientResult | ClientError] = {}
-        self._merger = LaneMerger(self._empty())
+        self._merger = ShardMerger(self._empty())
 
     def settle(self, client_id: int, result: ClientResult | ClientError) -> None:
         """Take a client's answer or failure."""
