@@ -31,7 +31,7 @@ class FedEMA(MomentumTarget[FedEMAConfig]):
     Config = FedEMAConfig
     defaults = {
         "training": {"learning_rate": 0.032, "schedule": "cosine", "weight_decay": 5e-4},
-        "views": {"preset": "byol"},
+        "views": {"preset": "easyfl"},
     }
     personal_networks = (*ONLINE, *TARGETS)
 

@@ -30,7 +30,7 @@ class FedU(MomentumTarget[FedUConfig]):
     Config = FedUConfig
     defaults = {
         "training": {"learning_rate": 0.032, "schedule": "cosine", "weight_decay": 5e-4},
-        "views": {"preset": "byol"},
+        "views": {"preset": "easyfl"},
     }
     personal_networks = ("encoder", "predictor", *TARGETS)
 
