@@ -29,7 +29,10 @@ import psutil
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "cfcl-cnn": {"model": {"backbone": "cfcl-cnn"}, "training": {"local_epochs": 1}},
-    "resnet18": {"model": {"backbone": "resnet18", "width": 1.0, "stem": "imagenet"}, "training": {"local_steps": 1}},
+    "resnet18": {
+        "model": {"backbone": "resnet18", "width": 1.0, "norm": "group", "stem": "imagenet"},
+        "training": {"local_steps": 1},
+    },
 }
 NUM_CLIENTS = 100
 COHORT = 20

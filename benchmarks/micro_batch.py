@@ -28,7 +28,7 @@ class Step:
         from unisono.methods.local_training import LocalTraining
 
         torch.set_num_threads(1)
-        config = resolve({"method": {"name": "cc"}, "model": {"backbone": "resnet18", "width": 0.25}})
+        config = resolve({"method": {"name": "cc"}, "model": {"backbone": "resnet18", "width": 0.25, "norm": "group"}})
         info = RunInfo((3, 32, 32), (0.5,), (0.25,), 10, 1, 1, config.method_sections)
         method = config.method_class(config.method, info)
         if not isinstance(method, LocalTraining):

@@ -23,7 +23,7 @@ from unisono.methods.training_loop import train_locally
 
 BACKBONES: dict[str, dict[str, Any]] = {
     "cfcl-cnn": {"backbone": "cfcl-cnn"},
-    "resnet18 / 4": {"backbone": "resnet18", "width": 0.25},
+    "resnet18 / 4": {"backbone": "resnet18", "width": 0.25, "norm": "group"},
 }
 
 

@@ -25,7 +25,7 @@ FOLDER = Path(GIVEN[0] if len(GIVEN) == 1 else tempfile.mkdtemp(prefix="unisono-
 SMALL = {
     "data": {"dataset": "digits", "limit": 300},
     "partition": {"num_clients": 6},
-    "model": {"backbone": "cfcl-cnn"},
+    "model": {"backbone": "cfcl-cnn", "norm": "group"},
     "federation": {"rounds": 2},
     "evaluation": {"probe_every": 0, "probes": ["alignment"]},
     "engine": {"workers": 0},

@@ -99,6 +99,7 @@ def test_privacy_is_accounted_every_round(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         *NOISE,
+        "model.norm=group",
         "aggregation.weighting=uniform",
         "cohort.sampling=poisson",
     )
@@ -112,6 +113,7 @@ def test_privacy_is_accounted_every_round(tmp_path: Path) -> None:
     [
         (["privacy.noise_multiplier=1.0"], "noise_multiplier needs clip_norm"),
         (NOISE, "aggregation.weighting must be 'uniform'"),
+        ([*NOISE, "aggregation.weighting=uniform"], 'set model.norm = "group"'),
         (
             [
                 "privacy.noise_multiplier=1.0",

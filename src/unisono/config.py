@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -27,7 +27,7 @@ from unisono.federation.loop import FederationConfig, LoopConfig
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
 from unisono.federation.server_optimizers import ServerOptimizerConfig
 from unisono.methods.training_loop import TrainingConfig
-from unisono.models.backbones import ModelConfig
+from unisono.models.backbones import ModelConfig, fitting_backbone
 from unisono.report.config import ReportConfig
 from unisono.runs.trackers import TrackConfig
 
@@ -140,6 +140,15 @@ class Config:
                 )
             participation = self.cohort.size / (num_clients or self.cohort.size)
         return self.training.scaled(num_clients, participation)
+
+    def fitted(self, input_shape: tuple[int, ...], on_gpu: bool) -> Config:
+        """Return the config with a backbone that fits samples and device in place of ``model.backbone = "auto"``.
+
+        Args:
+            input_shape: shape of one sample.
+            on_gpu: whether clients compute on a GPU.
+        """
+        return replace(self, model=fitting_backbone(self.model, input_shape, on_gpu))
 
     def as_tree(self) -> Tree:
         """Return every option with its value, as ``resolve`` takes it."""

@@ -25,7 +25,8 @@ from unisono.evaluation.probes import ProbeData
 from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.declared import check_consent
 from unisono.federation.postprocess import Postprocessor
-from unisono.models.nets import build_seeded
+from unisono.models.backbones import AUTO, ModelConfig
+from unisono.models.nets import build_seeded, state_view
 from unisono.runs.evaluation import Evaluator
 from unisono.runs.trackers import check_trackers
 
@@ -35,12 +36,13 @@ class Experiment:
     """Everything that a config describes, loaded and checked, before anything is written.
 
     Args:
-        config: the resolved config.
+        config: the resolved config, with a backbone in place of "auto".
         dataset: all samples, as they come from their source.
         partition: who holds which of them.
         labels: the labels that exist, -1 where hidden; None where the data set has none.
         method: what is learnt.
         clients: the samples as their clients see them, with labels if the method may see any.
+        choices: sentences about what the config left open and the data decided.
     """
 
     config: Config
@@ -49,6 +51,7 @@ class Experiment:
     labels: Tensor | None
     method: Method
     clients: FederatedDataset
+    choices: tuple[str, ...] = ()
 
     @staticmethod
     def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
@@ -59,6 +62,9 @@ class Experiment:
             dataset: its data, where they are loaded already.
         """
         dataset = load_dataset(config.data) if dataset is None else dataset
+        asked = config.model.backbone
+        on_gpu = resolve_devices(config.engine.device)[0].type != "cpu"
+        config = config.fitted(dataset.input_shape, on_gpu)
         partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
         info = RunInfo(
             dataset.input_shape,
@@ -85,7 +91,6 @@ class Experiment:
                 f"evaluation.cluster_consistency compares local with global clusters; method {config.method_name!r} has none: "
                 "set it to false."
             )
-        resolve_devices(config.engine.device)
         check_probes(
             config.evaluation,
             has_labels=dataset.labels is not None,
@@ -95,12 +100,19 @@ class Experiment:
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
         clients = FederatedDataset(samples, partition.indices, labels if method.needs_labels else None)
-        return Experiment(config, dataset, partition, labels, method, clients)
+        choices = () if config.model.backbone == asked else (_backbone_note(method, on_gpu),)
+        return Experiment(config, dataset, partition, labels, method, clients, choices)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that the user should read before the run."""
-        return (*self.partition.notes, *_scaling_notes(self.config), *_engine_notes(self.config), *self.preflight_warnings)
+        return (
+            *self.choices,
+            *self.partition.notes,
+            *_scaling_notes(self.config),
+            *_engine_notes(self.config),
+            *self.preflight_warnings,
+        )
 
     @property
     def preflight_warnings(self) -> tuple[str, ...]:
@@ -149,9 +161,15 @@ def check_run(config: Config, method: Method, num_clients: int) -> None:
         num_clients: size of the federation.
     """
     # A backbone that does not fit the data, or an impossible graph, is better noticed now than in a half-made run.
-    method.check_networks(build_seeded(method.build_networks, 0))
+    nets = build_seeded(method.build_networks, 0)
+    method.check_networks(nets)
     method.client_graph(config.run.seed)
     check_privacy(config)
+    if config.privacy.noise_multiplier > 0 and any(name.endswith("running_var") for name in state_view(nets)):
+        raise UserError(
+            "privacy.noise_multiplier > 0 needs networks without BatchNorm, whose variances the noise would make negative: set "
+            'model.norm = "group".'
+        )
     check_trackers(config.track)
     config.aggregation.check(config.cohort.expected_size(num_clients))
 
@@ -175,6 +193,13 @@ def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> T
         return dataset.labels
     visible = draw_labelled(dataset.labels, partition, config.labels.fraction, config.run.seed)
     return hide_labels(dataset.labels, visible)
+
+
+def _backbone_note(method: Method, on_gpu: bool) -> str:
+    """Return what ``model.backbone = "auto"`` has become, and why."""
+    shape, model = method.info.input_shape, method.info.section(ModelConfig)
+    kind = f"series of {shape[0]} channels" if len(shape) == 2 else f"images of {shape[1]}x{shape[2]}"
+    return f"model.backbone = {AUTO!r} is {model.backbone!r} for {kind} on a {'GPU' if on_gpu else 'CPU'}"
 
 
 def _scaling_notes(config: Config) -> list[str]:

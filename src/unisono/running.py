@@ -115,6 +115,7 @@ def execute(
             directory.write_json("environment.json", environment(config.engine.device))
             state, store = restore(directory, config, on_note)
             with closing(store), open_backend(config, directory) as backend:
+                config = resolve(directory.config_tree)  # what a federation's samples decide is known from here on
                 directory.save_run_info(backend.method.info)
                 loop = RoundLoop(
                     backend.method,

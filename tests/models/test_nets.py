@@ -217,3 +217,11 @@ def test_mixed_states():
     assert torch.equal(mix_states(first, second, 1.0)["w"], first["w"])
     assert torch.equal(mix_states(first, second, 0.0)["w"], second["w"])
     assert mix_states({}, {}, 0.5) == {}
+
+
+def test_a_variance_below_zero_is_loaded_as_zero():
+    net = nn.BatchNorm1d(2)
+    state = {**get_state(net), "running_var": torch.tensor([-0.1, 2.0]), "running_mean": torch.tensor([-0.1, 2.0])}
+    load_state(net, state)
+    assert net.running_var.tolist() == [0.0, 2.0]
+    assert net.running_mean.tolist() == pytest.approx([-0.1, 2.0])

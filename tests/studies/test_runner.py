@@ -100,6 +100,15 @@ def test_a_run_of_another_config_is_refused(tmp_path: Path) -> None:
     check_same(cells_of(tmp_path, SMALL.replace("engine.workers=0", "engine.workers=1")))
 
 
+def test_a_backbone_that_the_run_chose_is_what_the_study_says(tmp_path: Path) -> None:
+    cells = cells_of(tmp_path, SMALL.replace("model.backbone=cfcl-cnn", "model.backbone=auto"))
+    run_cells(cells[1:2])
+    assert 'backbone = "convnet"' in (cells[1].path / "config.toml").read_text()
+    check_same(cells)
+    with pytest.raises(UserError, match=r"model\.backbone = 'convnet', and the study now says 'cfcl-cnn'"):
+        check_same(cells_of(tmp_path))
+
+
 def test_a_run_that_starts_from_one_in_work_waits_for_it(tmp_path: Path) -> None:
     _, first, second = cells_of(tmp_path)
     second = replace(second, needs=(first.path,))

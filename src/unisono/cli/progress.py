@@ -109,7 +109,9 @@ def headline(config: Config) -> str:
         split = "clients as the data set has them"
     asked = "all" if cohort.participation is None else f"{cohort.participation:.0%} of"
     asked = asked if cohort.size is None else str(cohort.size)
-    model = f"{config.model.backbone}" + (f" x {config.model.width:g}" if config.model.width != 1 else "")
+    model = ("a fitting network" if config.model.backbone == "auto" else config.model.backbone) + (
+        f" x {config.model.width:g}" if config.model.width != 1 else ""
+    )
     return (
         f"{config.method_name} on {config.data.dataset}, {split}\n"
         f"{config.federation.rounds} rounds, {asked} clients each, {model}, seed {config.run.seed}"

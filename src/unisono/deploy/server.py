@@ -105,6 +105,7 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
         members = _connect(grid, config, host, known, note)
         data_spec = DataSpec(known["input_shape"], known["mean"], known["std"]) if known else negotiate(members.descriptions)
         members.set_admission_check(lambda client_id, description: data_spec.rejection_reason(description))
+        config = _fitted(config, data_spec, directory, note)
         method = _method(config, data_spec, members.num_clients)
         labelled = host.load_labelled(data_spec.shape, config)
         check_evaluation(config, method, labelled)
@@ -198,6 +199,15 @@ def _engine(
         members.wanted = max(members.wanted, expected)
         return SecureEngine(grid, members, policy, run_spec)
     return FlowerEngine(grid, members, policy, run_spec)
+
+
+def _fitted(config: Config, data_spec: DataSpec, directory: RunDirectory, note: Callable[[str], None]) -> Config:
+    """Return the config with a backbone in place of "auto", and save it; clients are taken to have no GPU."""
+    fitted = config.fitted(data_spec.shape, on_gpu=False)
+    if fitted.model != config.model:
+        note(f"model.backbone = {config.model.backbone!r} is {fitted.model.backbone!r} for samples of shape {data_spec.shape}")
+        directory.save_config(fitted.as_tree())
+    return fitted
 
 
 def _method(config: Config, data_spec: DataSpec, num_clients: int) -> Method:

@@ -36,7 +36,7 @@ class CFCL(DataExchange[CFCLConfig]):
     Config = CFCLConfig
     defaults = {
         "partition": {"scheme": "classes-per-client", "num_clients": 10},
-        "model": {"backbone": "cfcl-cnn"},
+        "model": {"backbone": "cfcl-cnn", "norm": "group"},
         "views": {"preset": "byol"},
         "training": {
             "local_steps": 10,

@@ -43,6 +43,7 @@ from unisono.methods.selection import (
     receivers_losses,
 )
 from unisono.methods.training_loop import make_optimizer, train_locally
+from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import in_parts
 from unisono.models.nets import get_state, load_state
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
@@ -259,7 +260,7 @@ class DataExchange(LocalTraining[E]):
         learning_rate = self.training.learning_rate_at(ctx.round, self.info.num_rounds)
         optimizer = make_optimizer(self.training, list(parameters.values()), learning_rate)
         load_optimizer_state(optimizer, parameters, local.groups.get("optimizer", {}))
-        with in_parts(nets, self.training.micro_batch):
+        with in_precision(nets, self.training.precision), in_parts(nets, self.training.micro_batch):
             metrics = train_locally(
                 list(parameters.values()),
                 lambda batch, generator: self.loss(nets, batch, generator),

@@ -23,6 +23,7 @@ from unisono.core.payload import Aggregate, Payload, Reduce, Scalar, Share, Upda
 from unisono.data.views import Views, ViewsConfig, make_views
 from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, train_locally
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
+from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state, update_ema
 from unisono.models.pretrained import load_pretrained
@@ -237,7 +238,11 @@ class LocalTraining(Method[C]):
         for name, net in nets.items():
             net.train(name not in roles.frozen)
         trained = [parameter for name in nets if name in roles.trained for parameter in nets[name].parameters()]
-        with in_parts(nets, self.training.micro_batch), _without_gradients(nets, roles.frozen):
+        with (
+            in_precision(nets, self.training.precision),
+            in_parts(nets, self.training.micro_batch),
+            _without_gradients(nets, roles.frozen),
+        ):
             metrics = train_locally(
                 [parameter for parameter in trained if parameter.requires_grad],
                 loss,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
+from unisono.models.half_precision import Precision
 
 LossTerms = Mapping[str, Tensor]
 """Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
@@ -40,8 +40,12 @@ class TrainingConfig(Section):
     proximal_weight: float = Field(
         0.0, ge=0, description="FedProx: half this times the squared distance to the received weights"
     )
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="number format of the forward pass")
-    channels_last: bool = Field(False, description="memory format of images and convolutions")
+    precision: Precision = Field(
+        "fp32", description="number format inside networks; all else is fp32. auto is fp32 until a comparison allows bf16"
+    )
+    channels_last: bool = Field(
+        False, description="memory format of all weights; our backbones keep activations in it anyway, which is as fast"
+    )
     compile: bool = Field(False, description="torch.compile the networks")
     epochs_tuned_for_clients: int | None = Field(
         None, ge=1, description="local_epochs is meant for this many clients, and grows linearly with their number"
@@ -156,8 +160,7 @@ def train_locally(
         if len(batch) < min_batch_size:
             num_skipped += 1
             continue
-        with _autocast(training, ctx.device):
-            terms = loss_terms(loss(batch, views), source)
+        terms = loss_terms(loss(batch, views), source)
         if num_steps == 0:
             _check_first(terms["loss"], batch, ctx, source)
         optimizer.zero_grad()
@@ -235,9 +238,3 @@ def _pull_towards(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weig
         for parameter, start in zip(parameters, anchor, strict=True):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - start, alpha=weight)
-
-
-def _autocast(training: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
-    if training.precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16 if training.precision == "bf16" else torch.float16)

@@ -18,23 +18,30 @@ from unisono.models.norms import Norm
 Builder = Callable[..., nn.Module]
 """``(input_shape, config, **options)`` to a module whose output is (batch, feature_dim)."""
 
+AUTO = "auto"
+"""Value of ``model.backbone`` that a run replaces before it starts; outside of a run it means the choice for a CPU."""
+
 backbones: Registry[Builder] = Registry("backbone", "unisono.models.architectures")
 
 
 class ModelConfig(Section):
     """The encoder: table ``[model]``."""
 
-    backbone: str = Field("resnet18", min_length=1, description="a known name, or package.module:Class of your own nn.Module")
-    width: float = Field(
-        1.0, gt=0, le=16, description="width factor of ResNets and CCTs; 0.25 means a ResNet of 16, 32, 64, 128 channels"
+    backbone: str = Field(
+        AUTO,
+        min_length=1,
+        description="auto, a known name, or package.module:Class of your own nn.Module; auto: convnet for images on a CPU, "
+        "resnet18 for images on a GPU, resnet1d for series",
     )
-    norm: Norm = Field("group", description="normalisation of the ResNets: batch or group")
+    width: float = Field(1.0, gt=0, le=16, description="factor of all widths; 0.25 means a ResNet of 16, 32, 64, 128 channels")
+    norm: Norm = Field("batch", description="normalisation of convnets, ResNets and heads: batch or group")
     stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
     pretrained: str | None = Field(
         None, min_length=1, description="start from this encoder: a finished run directory, or a .safetensors file of one"
     )
-    options: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="keyword arguments for your own module"
+    options: dict[str, int | float | str | bool | tuple[int, ...]] = Field(
+        default_factory=dict,
+        description="options of the convnet: widths, depth, pool, feature_dim; or keyword arguments for your own module",
     )
 
 
@@ -74,13 +81,27 @@ class Backbone(nn.Module):
         return self.trunk((samples - self.mean).div_(self.std))  # type: ignore[no-any-return]
 
 
+def fitting_backbone(config: ModelConfig, input_shape: tuple[int, ...], on_gpu: bool) -> ModelConfig:
+    """Return the table with a known backbone in place of ``auto``; the same table where it names one already.
+
+    Args:
+        config: the table.
+        input_shape: shape of one sample, (channels, height, width) or (channels, length).
+        on_gpu: whether clients compute on a GPU.
+    """
+    if config.backbone != AUTO:
+        return config
+    name = "resnet1d" if len(input_shape) == 2 else "resnet18" if on_gpu else "convnet"
+    return config.model_copy(update={"backbone": name})
+
+
 def make_backbone(
     config: ModelConfig, input_shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Backbone:
     """Return the backbone that the config names, with weights from torch's global generator (see ``nets.build_seeded``).
 
     Args:
-        config: name and options.
+        config: name and options; ``auto`` is the choice for a CPU.
         input_shape: shape of one sample, (channels, height, width) or (channels, length).
         mean: what to subtract, per channel.
         std: what to divide by, per channel.
@@ -91,6 +112,7 @@ def make_backbone(
             raise ValueError(f"{name} has {len(numbers)} numbers for {channels} channels")
     if min(std) <= 0:
         raise ValueError(f"std must be > 0, got {std}")
+    config = fitting_backbone(config, input_shape, on_gpu=False)
     trunk = _build(config, input_shape)
     known_dim = getattr(trunk, "feature_dim", None) if config.backbone in backbones else None
     feature_dim = known_dim if isinstance(known_dim, int) else _probe(trunk, config.backbone, input_shape)

@@ -46,7 +46,7 @@ def state_view(module: nn.Module) -> dict[str, Tensor]:
 
 
 def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a state into the module, in place.
+    """Copy a state into the module, in place; a variance that was rounded below 0 on its way, as compression may do, becomes 0.
 
     Raises:
         ValueError: a tensor is missing, has another shape, or is unknown; names the first one.
@@ -62,6 +62,9 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise ValueError(f"the state has a tensor {unknown!r} that the module does not know")
     if own:
         torch._foreach_copy_(list(own.values()), [tensors[name] for name in own])
+        for name, tensor in own.items():
+            if name.endswith("running_var"):
+                tensor.clamp_(min=0)
 
 
 def copy_weights(source: nn.Module, destination: nn.Module) -> None:

@@ -50,8 +50,9 @@ class RunDirectory:
                     f"or continue it with 'unisono resume {path}'."
                 )
             path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / "config.toml", write_toml(config).encode())
-        return RunDirectory(path)
+        directory = RunDirectory(path)
+        directory.save_config(config)
+        return directory
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
@@ -61,6 +62,10 @@ class RunDirectory:
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} is not a run directory: it has no config.toml.")
         return RunDirectory(path)
+
+    def save_config(self, config: Mapping[str, Any]) -> None:
+        """Write ``config.toml``."""
+        write_atomically(self.path / "config.toml", write_toml(config).encode())
 
     @property
     def config_tree(self) -> Tree:

@@ -16,6 +16,7 @@ from unisono.core.config import Tree
 from unisono.core.errors import ClientError, UserError
 from unisono.experiment import Experiment
 from unisono.federation.loop import Callback
+from unisono.models.backbones import AUTO
 from unisono.running import resume, start
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
@@ -128,6 +129,8 @@ def check_same(cells: Iterable[Cell]) -> None:
         saved, wanted = (
             comparable(config.as_tree()) for config in (resolve(RunDirectory.open(cell.path).config_tree), cell.config())
         )
+        if wanted["model.backbone"] == AUTO:
+            wanted["model.backbone"] = saved["model.backbone"]  # the choice belongs to the machine that made it
         for name in sorted(saved.keys() | wanted.keys()):
             if saved.get(name) != wanted.get(name):
                 raise UserError(

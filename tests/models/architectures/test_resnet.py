@@ -91,7 +91,7 @@ def test_shortcut_is_a_strided_convolution():
 
 
 def test_groupnorm_treats_samples_alone_and_memory_format_does_not_matter():
-    backbone = make("resnet18", (3, 16, 16), width=0.125)
+    backbone = make("resnet18", (3, 16, 16), width=0.125, norm="group")
     images = torch.rand(4, 3, 16, 16)
     together = backbone(images)
     assert torch.allclose(together[:1], backbone(images[:1]), atol=1e-5)

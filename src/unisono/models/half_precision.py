@@ -1,0 +1,60 @@
+"""Networks that compute in half precision and answer in float32.
+
+The line is drawn at the networks, so that all else stays in float32 without a word of the method: views, losses, moving
+averages, clustering and what leaves a client. Weights and the statistics of norms are float32 too; autocast rounds what a layer
+reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class HalfPrecision(nn.Module):
+    """The same network under autocast, with an output in float32.
+
+    Args:
+        net: takes a tensor, and returns one or a tuple of them.
+        dtype: of its layers' inputs and outputs.
+    """
+
+    def __init__(self, net: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.net = net
+        self.dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.net, name)
+
+    def forward(self, x: Tensor, *others: Any) -> Any:
+        """Return the output of ``net``; each of them in float32 where it returns several tensors."""
+        with torch.autocast(x.device.type, dtype=self.dtype):
+            output = self.net(x, *others)
+        return tuple(part.float() for part in output) if isinstance(output, tuple) else output.float()
+
+
+@contextmanager
+def in_precision(nets: nn.ModuleDict, precision: Precision) -> Iterator[None]:
+    """Let every network compute in this precision inside the block; ``auto`` and ``fp32`` change nothing."""
+    if precision not in _TYPES:
+        yield
+        return
+    whole = dict(nets.items())
+    # A module without a forward pass, which only holds tensors, stays what it is.
+    callable_ = {name: net for name, net in whole.items() if type(net).forward is not nn.Module.forward}
+    nets.update({name: HalfPrecision(net, _TYPES[precision]) for name, net in callable_.items()})
+    try:
+        yield
+    finally:
+        nets.update(whole)
