@@ -164,7 +164,8 @@ class ImageAugmentation:
         flipped, jittered, grey, blurred, solarised = (uniform[:, 9:] < numbers.chances).unbind(dim=1)
         moves = any(settings.moves for settings in both)
         resamples = moves or any(settings.resamples for settings in both)
-        box = _crops(ranged[:, :4], numbers, size) if resamples else None
+        crops = any(settings.crops for settings in both)
+        box = None if not resamples else _crops(ranged[:, :4], numbers, size) if crops else _whole(x)
         blurs = any(settings.blur for settings in both)
         recolours = any(settings.jitter or settings.grey for settings in both)
         draws = _Draws(
@@ -202,6 +203,11 @@ def _crops(draws: Tensor, numbers: _Numbers, size: tuple[int, int]) -> tuple[Ten
     """Return first row and column, and height and width, of crops; where nothing is cropped, those of the image."""
     start, extent = crop_boxes(draws, size)
     return torch.where(numbers.crops, start, 0), torch.where(numbers.crops, extent, numbers.size)
+
+
+def _whole(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the boxes of whole images."""
+    return x.new_zeros(len(x), 2), x.new_tensor(x.shape[2:]).expand(len(x), 2)
 
 
 def _blur_weights(sigma: Tensor, size: tuple[int, int]) -> Tensor:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 GAP = 0.08
 """Between two cells, in widths of a cell; a gap of three times this parts the original, first views and second views."""
+SERIES_RATIO = 1.6
+"""Width over height of a cell that shows a series."""
 INCHES = 0.8
 """Height of a row."""
 
@@ -36,8 +38,7 @@ def draw_views(views: Views, x: Tensor, num_views: int, generator: torch.Generat
 
     pairs = [views.pair(x, generator) for _ in range(num_views)]
     blocks = [("original", [x]), ("first views", [pair[0] for pair in pairs]), ("second views", [pair[1] for pair in pairs])]
-    shape = 1.0 if x.dim() == 4 else 1.6
-    ratio = shape if x.dim() == 3 else x.shape[3] / x.shape[2]
+    ratio = x.shape[3] / x.shape[2] if x.dim() == 4 else SERIES_RATIO
     lefts, left = [], 0.0
     for _, columns in blocks:
         lefts.append([left + column * (ratio + GAP) for column in range(len(columns))])
@@ -74,4 +75,5 @@ def _pixels(image: Tensor) -> NDArray[np.float32]:
 def _draw_series(axes: Axes, series: Tensor, left: float, top: float, width: float) -> None:
     """Draw the channels of a series, scaled to [0, 1] as the original is, into a cell; what leaves the cell is cut."""
     times = np.linspace(left, left + width, series.shape[1])
-    axes.plot(times, (top + 1 - series.clamp(-0.05, 1.05).T).numpy(), linewidth=0.6)
+    for channel, values in enumerate(series.clamp(-0.05, 1.05)):
+        axes.plot(times, (top + 1 - values).numpy(), color=f"C{channel % 10}", linewidth=0.6)
