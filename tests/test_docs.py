@@ -125,7 +125,7 @@ def _check_recipe(params: Mapping[str, Any], settings: list[str]) -> None:
     config = resolve(build_tree(reference, {name: params.get(name) for name in SHORTCUTS}, settings))
     assert datasets[config.data.dataset]
     assert partitioners[config.partition.scheme]
-    assert backbones[config.model.backbone]
+    assert config.model.backbone == "auto" or backbones[config.model.backbone]
 
 
 def _check_study(params: Mapping[str, Any], settings: list[str], shown_study: str, folder: Path) -> None:
