@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("flwr")
 
 from tests.report.test_run_report import page_of
-from tests.tiny import INPUT_SHAPE, SIZES, tiny_clients
 from unisono import running
 from unisono.backends import Backend
 from unisono.config import Config, resolve
@@ -34,6 +33,7 @@ from unisono.report.files import ReportFiles
 from unisono.reporting import make_report
 from unisono.running import execute
 from unisono.runs.directory import RunDirectory
+from unisono.testing.tiny import INPUT_SHAPE, SIZES, tiny_clients
 
 SMALL = (
     "model.width=0.125", "federation.rounds=2", "method.hidden_dim=32", "method.projection_dim=16", "training.batch_size=4",
