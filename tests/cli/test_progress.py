@@ -68,12 +68,15 @@ def test_forced_colours_bring_no_control_characters_into_a_file(config: Config, 
 @pytest.mark.parametrize(
     ("over", "expected"),
     [
-        ({}, "simclr on fashion-mini, 50 clients (dirichlet, alpha 0.1)\n20 rounds, 10 clients each, resnet18, seed 0"),
+        (
+            {},
+            "simclr on fashion-mini, 50 clients (dirichlet, alpha 0.1)\n20 rounds, 10 clients each, a fitting network, seed 0",
+        ),
         ({"partition": {"scheme": "iid"}}, "50 clients (iid)"),
         ({"partition": {"scheme": "natural"}}, "clients as the data set has them"),
         ({"cohort": {"participation": 0.25}}, "25% of clients each"),
         ({"cohort": {}}, "all clients each"),
-        ({"model": {"width": 0.25}}, "resnet18 x 0.25"),
+        ({"model": {"width": 0.25}}, "a fitting network x 0.25"),
     ],
 )
 def test_headline(over: dict[str, dict[str, object]], expected: str) -> None:
