@@ -35,11 +35,11 @@ def test_another_encoder_and_other_probes_of_the_same_run(unisono: Command, tmp_
     small = ("--set", "data.limit=120", "--set", "data.test_limit=40", "--set", "cohort.size=2", "--set", "federation.rounds=1")
     unisono("run", "orchestra/fashion-mini", *small, "--set", "model.width=0.25", "--name", "two", "--workers", "0", "--quiet")
     found = [
-        json.loads(unisono("evaluate", "runs/two", "--probe", "linear", "--set", f"method.evaluate={which}", "--json").out)
+        json.loads(unisono("evaluate", "runs/two", "--set", f"method.evaluate={which}", "--json").out)
         for which in ("target", "online")
     ]
-    target, online = (content["runs"][0]["probes"]["linear"] for content in found)
-    assert target == load(tmp_path / "runs" / "two").metrics[-1]["probe.linear"]
+    target, online = (content["runs"][0]["probes"] for content in found)
+    assert target["linear"] == load(tmp_path / "runs" / "two").metrics[-1]["probe.linear"]
     assert online != target
     assert "--set model.width cannot change a trained run" in unisono("evaluate", "runs/two", "--set", "model.width=1").sentence
     assert "offline" in unisono("evaluate", "runs/two", "--set", "method.evaluate=offline").sentence

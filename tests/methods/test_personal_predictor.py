@@ -31,7 +31,7 @@ def test_the_own_predictor_stays_where_the_encoders_are_far_apart(moved: float, 
 def test_byol_across_silos_is_fedu() -> None:
     """The same networks, rule and state: every step gives bit-identical results from the same start."""
     over = {"method": {"ema": 0.99, "divergence_threshold": 0.0}, "training": {"learning_rate": 0.1, "weight_decay": 1e-4}}
-    silo = {**over, "training": {**over["training"], "schedule": "constant"}}
+    silo = {**over, "training": {**over["training"], "schedule": "constant"}, "views": {"preset": "byol"}}
     byol, fedu = (tiny_method(tiny_config(name, silo)) for name in ("byol", "fedu"))
     assert dict(byol.shares) == dict(fedu.shares)
     server = fedu.init_server(Context(0))
