@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from tests.testing import broken
 from unisono.core.errors import UserError
 from unisono.core.method import Method
+from unisono.engines.devices import threads
 from unisono.testing import CHECKS, CheckResult, check_method, parametrize_with_checks
 
 SENTENCES = {
@@ -88,3 +90,11 @@ def test_only_the_decorator_imports_pytest() -> None:
     code = "import sys; from unisono.testing import check_method; check_method('simclr', only=['summary']); "
     code += "assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_checks_do_not_depend_on_the_number_of_threads() -> None:
+    """The engines use one thread, and so must steps that a check calls itself: two threads add in another order."""
+    with threads(2):
+        results = check_method("simclr", only=("messages_as_bytes", "client_isolation"))
+        assert torch.get_num_threads() == 2
+    assert [result.message for result in results] == ["", ""]
