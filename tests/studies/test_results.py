@@ -204,3 +204,20 @@ def test_marks_of_two_variants_stand_side_by_side() -> None:
     assert moved([0, 5, 10], 0.1) == [1, 6, 11]
     assert moved([1, 10, 1e5], 0.2, log=True) == pytest.approx([10, 100, 1e6])
     assert moved([3], 0.1) == [3]
+
+
+@pytest.mark.parametrize("rows", ["variants", "settings"])
+def test_floors_are_part_of_the_table(tmp_path: Path, rows: str) -> None:
+    text = STUDY.replace("[study]\n", f'[study]\nrows = "{rows}"\n', 1)
+    first = next(cell for cell in make(tmp_path, text).by_place["SimCLR", "alpha 0.1"])
+    floors = {"raw pixels": {"linear": 0.855}, "untrained weights": {"linear": 0.4}}
+    (first.cell.path / "floors.json").write_text(json.dumps(floors))
+    results = make(tmp_path, text)
+    assert results.floors("linear")["raw pixels"] == {"alpha 0.1": 0.855}
+    assert results.as_json()["floors"]["linear"]["raw pixels"] == {"alpha 0.1": 0.855}
+    table = study_table(results, "linear")
+    if rows == "variants":
+        assert ["raw pixels", "85.5", ""] in table.rows
+    else:
+        assert "raw pixels" in table.heads
+        assert next(row for row in table.rows if row[0] == "alpha 0.1")[table.heads.index("raw pixels")] == "85.5"
