@@ -48,7 +48,8 @@ def demo(
         paths[method] = run_path(config)
         with stopping(paths[method]), Progress(config, console) as progress:
             finished = start(experiment, paths[method], callbacks=[progress])
-        rows = finished.directory.floors | rows
+        for name, scores in finished.directory.floors.items():
+            rows[name] = rows.get(name, {}) | scores  # only a method with clusters has floors of clusters
         rows[method] = probes_of(finished.metrics[-1])
         console.print()
     console.print(floor_table(rows))
