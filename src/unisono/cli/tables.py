@@ -72,7 +72,7 @@ def floor_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     """
     from unisono.evaluation.floors import FLOORS
 
-    shown = {name for floor in FLOORS for name in rows.get(floor, {})}
+    shown = {name for floor in FLOORS for name in rows.get(floor, {})} - {"nmi", "ari"}  # beside the accuracy of clusters
     names = list(dict.fromkeys(name for row, scores in rows.items() if row not in FLOORS for name in scores if name in shown))
     return make_table(["", *names], [[row, *(decimal(rows[row].get(name)) for name in names)] for row in rows], right=names)
 
