@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("flwr")
 
 from tests.core.test_registry import install
-from tests.deploy.test_client import EXCHANGE, NUM_CLIENTS, RUN_INFO, SIMPLE, Clients, Run, question, request
+from tests.deploy.test_client import EXCHANGE, GROUP_NORM, NUM_CLIENTS, RUN_INFO, SIMPLE, Clients, Run, question, request
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
@@ -47,7 +47,7 @@ def test_statistics_of_one_sample_do_not_leave(tmp_path: Path) -> None:
     """As many clusters as samples, none too small: every centroid would be a sample."""
     clients = Clients(tmp_path)
     run = Run(clients, merge(KMEANS, {"method": {"num_clusters": 40}, **SECURE}))
-    sent = clients.desks[0].answer(kmeans_request(run, torch.zeros(1, 64), phase="seed"))
+    sent = clients.handlers[0].answer(kmeans_request(run, torch.zeros(1, 64), phase="seed"))
     seeds = sent.update.payload.groups.get("seeds", {"counts": torch.empty(0)})
     assert bool((seeds["counts"] >= 10).all())
     assert len(seeds["counts"]) <= 4
@@ -57,7 +57,7 @@ def test_sums_of_clusters_leave_masked_or_not_at_all(tmp_path: Path) -> None:
     """A floor alone does not help: two sums whose clusters differ by one sample give that sample."""
     clients = Clients(tmp_path)
     with pytest.raises(ClientError, match="refused: group 'totals' holds sums over samples"):
-        clients.desks[0].answer(kmeans_request(Run(clients, KMEANS), torch.zeros(2, 64)))
+        clients.handlers[0].answer(kmeans_request(Run(clients, KMEANS), torch.zeros(2, 64)))
     clients = Clients(tmp_path / "masked")
     run = Run(clients, merge(KMEANS, SECURE), secure=True)
     run.go(until=1)
@@ -117,7 +117,7 @@ def test_a_model_sent_to_one_client_alone_is_refused_under_masks(tmp_path: Path)
     run = Run(clients, merge(SIMPLE, SECURE))
     asked = masked_request(run, 0)
     with pytest.raises(ClientError, match="under masks a model comes to all clients alike"):
-        clients.desks[0].answer(replace(asked, routed=asked.broadcast, broadcast=Payload()))
+        clients.handlers[0].answer(replace(asked, routed=asked.broadcast, broadcast=Payload()))
 
 
 @pytest.mark.parametrize("attack", ["another recipe", "another model"])
@@ -131,7 +131,7 @@ def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: 
         if attack == "another model" and number:
             zeros = {name: {key: 0 * t for key, t in group.items()} for name, group in asked.broadcast.groups.items()}
             asked = replace(asked, broadcast=Payload(zeros))
-        for name, tensor in clients.desks[number].answer(asked).update.payload.flatten().items():
+        for name, tensor in clients.handlers[number].answer(asked).update.payload.flatten().items():
             total[name] = total[name] + tensor if name in total else tensor
     large = [tensor for tensor in total.values() if tensor.numel() > 20]
     assert min(float(tensor.double().abs().mean()) for tensor in large) > 2.0**55
@@ -140,38 +140,38 @@ def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: 
 def test_one_run_has_one_recipe_and_one_seed(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = request(Run(clients, SIMPLE))
-    clients.desks[0].answer(asked)
+    clients.handlers[0].answer(asked)
     with pytest.raises(ClientError, match="another recipe or seed"):
-        clients.desks[0].answer(replace(asked, seed=1, round=1))
+        clients.handlers[0].answer(replace(asked, seed=1, round=1))
     with pytest.raises(ClientError, match="another recipe or seed"):
-        clients.desks[0].answer(replace(request(Run(clients, merge(SIMPLE, {"training": {"batch_size": 8}}))), round=1))
+        clients.handlers[0].answer(replace(request(Run(clients, merge(SIMPLE, {"training": {"batch_size": 8}}))), round=1))
     clients.restart(0)
     with pytest.raises(ClientError, match="another recipe or seed"):
-        clients.desks[0].answer(replace(asked, seed=1, round=1))
+        clients.handlers[0].answer(replace(asked, seed=1, round=1))
 
 
 def test_the_same_round_is_not_answered_again_and_again(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = request(Run(clients, SIMPLE))
     for _ in range(4):
-        clients.desks[0].answer(asked)
+        clients.handlers[0].answer(asked)
     with pytest.raises(ClientError, match="asked for 4 times already"):
-        clients.desks[0].answer(asked)
+        clients.handlers[0].answer(asked)
 
 
 def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = request(Run(clients, merge(SIMPLE, {"evaluation": {"max_client_samples": 1}})))
     with pytest.raises(ClientError, match="this is client 0, and the request is for client 1"):
-        clients.desks[0].evaluate(replace(asked, client_id=1))
-    scores = clients.desks[0].evaluate(asked)
+        clients.handlers[0].evaluate(replace(asked, client_id=1))
+    scores = clients.handlers[0].evaluate(asked)
     assert scores
     assert all(value == round(value, 3) for value in scores.values())
-    whole = Clients(tmp_path / "again").desks[0].evaluate(request(Run(Clients(tmp_path / "other"), SIMPLE)))
+    whole = Clients(tmp_path / "again").handlers[0].evaluate(request(Run(Clients(tmp_path / "other"), SIMPLE)))
     assert scores == whole, "a recipe cannot ask for the score of a single sample"
     masked = request(Run(clients, merge(SIMPLE, SECURE)), client_id=1)
     with pytest.raises(ClientError, match="scores are not masked"):
-        clients.desks[1].evaluate(masked)
+        clients.handlers[1].evaluate(masked)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,13 @@ def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
 def test_max_epsilon_believes_no_server_and_starts_anew_for_no_run(tmp_path: Path, options: Any, word: str) -> None:
     pytest.importorskip("dp_accounting")
     clients = Clients(tmp_path, max_epsilon=8.0, **options)
-    claims = {"privacy": {"clip_norm": 1e9, "noise_multiplier": 1e6}, "aggregation": {"weighting": "uniform"}}
+    claims = {"privacy": {"clip_norm": 1e9, "noise_multiplier": 1e6}, "aggregation": {"weighting": "uniform"}, **GROUP_NORM}
     run = Run(clients, merge(SIMPLE, claims))
     reasons = []
     for number in range(3):
         spec = json.dumps({**json.loads(run.run_spec), "run": f"run-{number}"})
         try:
-            clients.desks[0].answer(replace(request(run), run_spec=spec))
+            clients.handlers[0].answer(replace(request(run), run_spec=spec))
         except ClientError as error:
             reasons.append(str(error))
     assert len(reasons) >= 2
@@ -202,7 +202,7 @@ def test_code_of_other_packages_runs_only_if_it_is_listed(tmp_path: Path, monkey
     clients = Clients(tmp_path / "clients")
     asked = {**question(SIMPLE), "config": {"method": {"name": "spy"}}}
     with pytest.raises(UserError, match=r"'spy', which client\.toml does not list"):
-        clients.desks[0].describe(asked)
+        clients.handlers[0].describe(asked)
     monkeypatch.undo()
     methods._loaded = False
 
@@ -216,10 +216,10 @@ def test_failures_tell_nothing_and_are_counted(tmp_path: Path) -> None:
               for name, group in asked.broadcast.groups.items()}  # fmt: skip
     for number in range(3):
         with pytest.raises(ClientError, match="its own log says why") as caught:
-            clients.desks[0].answer(replace(asked, broadcast=Payload(broken), round=number))
+            clients.handlers[0].answer(replace(asked, broadcast=Payload(broken), round=number))
         assert caught.value.details == ""
     with pytest.raises(ClientError, match="failed 3 times here"):
-        clients.desks[0].answer(replace(asked, round=4))
+        clients.handlers[0].answer(replace(asked, round=4))
     lines = [json.loads(line) for line in (clients.directories[0].states / "ledger.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["train", "failed"] * 3
 
@@ -228,10 +228,10 @@ def test_errors_name_no_paths(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     clients.restart(1, data=str(tmp_path / "nowhere"))
     with pytest.raises(UserError) as caught:
-        clients.desks[1].describe(question(SIMPLE))
+        clients.handlers[1].describe(question(SIMPLE))
     assert str(tmp_path) not in str(caught.value)
     with pytest.raises(ClientError) as refused:
-        clients.desks[1].answer(request(Run(clients, SIMPLE), client_id=1))
+        clients.handlers[1].answer(request(Run(clients, SIMPLE), client_id=1))
     assert str(tmp_path) not in str(refused.value)
 
 
@@ -249,7 +249,7 @@ def test_a_server_cannot_foresee_a_clients_draws(tmp_path: Path) -> None:
     same = [
         Clients(tmp_path / name, own_randomness=own) for name, own in (("a", True), ("b", True), ("c", False), ("d", False))
     ]
-    sent = [c.desks[0].answer(request(Run(c, SIMPLE))).update.payload.flatten() for c in same]
+    sent = [c.handlers[0].answer(request(Run(c, SIMPLE))).update.payload.flatten() for c in same]
     weights = [torch.cat([tensor.flatten().float() for tensor in tensors.values()]) for tensors in sent]
     assert torch.equal(weights[2], weights[3])
     assert not torch.equal(weights[0], weights[1])
@@ -265,6 +265,6 @@ def test_orchestra_shows_no_cluster_of_few(tmp_path: Path) -> None:
     run = Run(clients, tree)
     server = run.federation.initial_state().server
     asked = Request(0, 0, "cluster", 0, run.run_spec, run.method.broadcast(server, Context(0, 0, "cluster")))
-    sent = clients.desks[0].answer(asked).update
+    sent = clients.handlers[0].answer(asked).update
     assert sent.metrics["smallest_cluster"] >= 10
     assert np.isfinite(sent.payload.groups["local_centroids"]["centroids"].numpy()).all()

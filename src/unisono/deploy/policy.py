@@ -188,6 +188,11 @@ class Gate:
         floats = {name: tensor for name, tensor in reduced.items() if tensor.is_floating_point()}
         deltas = {name: t - reference[name] if name in reference else t for name, t in floats.items()}
         source, scale = SystemNoise(), norm * self._owner.noise_multiplier
+        if scale and any(name.endswith("running_var") for name in floats):
+            raise RefusedError(
+                "this client adds noise, which would make the variances of BatchNorm negative: set model.norm = 'group' in the "
+                "recipe."
+            )
         noisy = {}
         for name, delta in clip(deltas, norm).items():
             changed = delta + (scale * source.normal(*delta.shape)).to(delta.dtype) if scale else delta

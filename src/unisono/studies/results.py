@@ -17,7 +17,7 @@ from unisono.studies.study import Study
 
 @dataclass(frozen=True)
 class Summary:
-    """Return a metric over seeds.
+    """Values of a metric over seeds.
 
     Args:
         values: one for each seed that has one, in the order of seeds.
