@@ -35,8 +35,8 @@ def test_every_method_has_numbers_in_a_recipe_of_each_scale() -> None:
 
 def test_recipes_are_few_and_short() -> None:
     files = list(ROOT.rglob("*.toml"))
-    assert len(files) <= 30
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 700
+    assert len(files) <= 40
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 900
 
 
 def test_no_file_repeats_what_it_extends() -> None:
