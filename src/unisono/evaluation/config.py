@@ -34,7 +34,9 @@ class EvaluationConfig(Section):
     sgd_batch_size: int = Field(256, ge=1, description="linear-sgd: samples per step.")
     sgd_learning_rate: float = Field(0.1, gt=0, description="linear-sgd: learning rate of the first step.")
     warm_start: bool = Field(False, description="linear-sgd: begin with the layer of the evaluation before.")
-    knn_neighbors: int = Field(200, ge=1, description="knn: number of neighbours.")
+    knn_neighbors: int | None = Field(
+        None, ge=1, description="knn: number of neighbours; unset: 200 of 50,000 training samples, and that share of fewer."
+    )
     knn_temperature: float = Field(0.1, gt=0, description="knn: a neighbour's weight is exp(cosine / temperature).")
     finetune_epochs: int = Field(30, ge=1, description="finetune-1 and finetune-10: passes over the labelled part.")
     finetune_batch_size: int = Field(64, ge=2, description="finetune-1 and finetune-10: samples per step.")
