@@ -144,12 +144,12 @@ class Experiment:
 
 def run_path(config: Config) -> Path:
     """Return the run directory's path: its name, or a new one from method, data set, seed and time."""
+    if config.run.name is not None:
+        return Path(config.run.directory) / config.run.name
     method = Path(config.method_name.rpartition(":")[2] or config.method_name).stem
-    name = (
-        config.run.name
-        or f"{method}-{config.data.dataset.replace('/', '_')}-seed{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    return Path(config.run.directory) / name
+    now = time.time()
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{int(now * 1000) % 1000:03d}"
+    return Path(config.run.directory) / f"{method}-{config.data.dataset.replace('/', '_')}-seed{config.run.seed}-{stamp}"
 
 
 def check_run(config: Config, method: Method, num_clients: int) -> None:

@@ -28,7 +28,7 @@ class TrainingConfig(Section):
 
     local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
     local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
-    batch_size: int = Field(16, ge=1, description="samples per step")
+    batch_size: int = Field(16, ge=2, description="samples per step; a batch of one has nothing to compare")
     micro_batch: int | None = Field(
         None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
     )
