@@ -15,7 +15,7 @@ from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
 from unisono.data.labelled import draw_labelled, hide_labels
-from unisono.data.partition import Partition, make_partition
+from unisono.data.partition import Partition, partition_dataset
 from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
 from unisono.engines.devices import resolve_devices
@@ -65,7 +65,7 @@ class Experiment:
         asked = config.model.backbone
         on_gpu = resolve_devices(config.engine.device)[0].type != "cpu"
         config = config.fitted(dataset.input_shape, on_gpu)
-        partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
+        partition = partition_dataset(config.partition, dataset, config.run.seed)
         info = RunInfo(
             dataset.input_shape,
             dataset.mean,

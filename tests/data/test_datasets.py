@@ -103,7 +103,7 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 def test_all_sources_are_registered():
-    names = "cifar10 cifar100 digits fashion-mini fashion-mnist folder hub mnist npz stl10 tiny-imagenet watch"
+    names = "cifar10 cifar100 cifar20 digits fashion-mini fashion-mnist folder hub mnist npz stl10 tiny-imagenet watch"
     assert set(datasets).issuperset(names.split())
 
 

@@ -35,6 +35,7 @@ class Dataset:
         owners: int64 of shape (num_samples,), positions in ``owner_names``: the natural client of each training sample (a
             folder, a subject); None where there is none.
         owner_names: the names behind the owners.
+        superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
+    superclasses: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -55,6 +57,11 @@ class Dataset:
             raise UserError(
                 f"Training and test samples of the data set {self.name} must be alike, got {self.samples.dtype} of shape "
                 f"{tuple(self.samples.shape[1:])} and {self.test_samples.dtype} of shape {tuple(self.test_samples.shape[1:])}."
+            )
+        if self.superclasses and len(self.superclasses) != len(self.class_names):
+            raise UserError(
+                f"The data set {self.name} must name a superclass for each of its {len(self.class_names)} classes, "
+                f"got {len(self.superclasses)}."
             )
         self._check_numbers("labels", self.labels, len(self.samples), -1, len(self.class_names))
         self._check_numbers("test_labels", self.test_labels, len(self.test_samples), -1, len(self.class_names))
