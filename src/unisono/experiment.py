@@ -99,7 +99,8 @@ class Experiment:
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
-        clients = FederatedDataset(samples, partition.indices, labels if method.needs_labels else None)
+        seen = labels if method.needs_labels else None
+        clients = FederatedDataset(samples, partition.indices, seen, dataset.num_clustered_rows)
         choices = () if config.model.backbone == asked else (_backbone_note(method, on_gpu),)
         return Experiment(config, dataset, partition, labels, method, clients, choices)
 
@@ -126,10 +127,15 @@ class Experiment:
         return WorkerSetup(self.method, self.clients, postprocessor, config.aggregation)
 
     def probe_data(self) -> ProbeData:
-        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are."""
-        data = self.dataset
+        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are.
+
+        The unlabelled part of a data set is not among them.
+        """
+        data, number = self.dataset, self.dataset.num_clustered
         labels = data.labels if self.config.labels.probe == "all" else self.labels
-        return ProbeData(self.clients.samples, labels, data.test_samples, data.test_labels)
+        return ProbeData(
+            self.clients.samples[:number], None if labels is None else labels[:number], data.test_samples, data.test_labels
+        )
 
     def initial_server(self) -> Payload:
         """Return the server's payload before the first round: untrained weights."""
@@ -139,7 +145,8 @@ class Experiment:
         """Return the config's probes on this data, for any state of the server."""
         config = self.config
         views = make_views(config.views, self.dataset.input_shape)
-        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, self.partition.indices)
+        rows = [rows[rows < self.dataset.num_clustered] for rows in self.partition.indices]
+        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, rows)
 
 
 def run_path(config: Config) -> Path:

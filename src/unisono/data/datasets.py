@@ -35,6 +35,8 @@ class Dataset:
         owners: int64 of shape (num_samples,), positions in ``owner_names``: the natural client of each training sample (a
             folder, a subject); None where there is none.
         owner_names: the names behind the owners.
+        num_unlabelled: so many of the training samples, the last ones, are the unlabelled part: every partition deals them
+            IID, probes do not see them, and cc, mcc and fedmcc take them in their instance loss only.
         superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
     """
 
@@ -47,6 +49,7 @@ class Dataset:
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
     superclasses: tuple[int, ...] = ()
+    num_unlabelled: int = 0
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -63,6 +66,8 @@ class Dataset:
                 f"The data set {self.name} must name a superclass for each of its {len(self.class_names)} classes, "
                 f"got {len(self.superclasses)}."
             )
+        if not 0 <= self.num_unlabelled < len(self.samples):
+            raise UserError(f"The data set {self.name} has {len(self.samples)} samples and {self.num_unlabelled} unlabelled.")
         self._check_numbers("labels", self.labels, len(self.samples), -1, len(self.class_names))
         self._check_numbers("test_labels", self.test_labels, len(self.test_samples), -1, len(self.class_names))
         self._check_numbers("owners", self.owners, len(self.samples), 0, len(self.owner_names))
@@ -76,6 +81,16 @@ class Dataset:
     def num_classes(self) -> int | None:
         """Number of classes, None without labels."""
         return None if self.labels is None else len(self.class_names)
+
+    @property
+    def num_clustered(self) -> int:
+        """Number of training samples without the unlabelled part."""
+        return len(self.samples) - self.num_unlabelled
+
+    @property
+    def num_clustered_rows(self) -> int | None:
+        """The same for ``ClientData``: None where there is no unlabelled part."""
+        return self.num_clustered if self.num_unlabelled else None
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -125,13 +140,21 @@ class DataConfig(Section):
     )
     image_size: int | None = Field(None, gt=0, description="centre-crop images to a square and resize it to this edge")
     channels: Literal[1, 3] | None = Field(None, description="turn images grey (1) or RGB (3); folder: RGB unless said")
-    limit: int | None = Field(None, gt=0, description="keep this many training samples, balanced over classes and owners")
+    limit: int | None = Field(
+        None,
+        gt=0,
+        description="keep this many training samples, balanced over classes and owners, and the same share of unlabelled ones",
+    )
     test_limit: int | None = Field(None, gt=0, description="keep this many test samples, balanced over classes")
     test_fraction: float = Field(0.2, ge=0, lt=1, description="part held out for tests where the source has no test part")
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
-    unlabelled: bool = Field(False, description="stl10: add the 100,000 unlabelled images to the training samples")
+    unlabelled: bool = Field(
+        False,
+        description="stl10: train on the 100,000 unlabelled images too, dealt IID; cc, mcc and fedmcc take them in the "
+        "instance loss only",
+    )
     window: int = Field(100, gt=0, description="watch: length of a window, at 50 Hz")
     stride: int = Field(50, gt=0, description="watch: distance from one window to the next")
     subset: str | None = Field(None, description="hub: configuration of the repository, where it has several")
@@ -180,13 +203,18 @@ def _convert(samples: Tensor, config: DataConfig) -> Tensor:
 
 
 def _limit(dataset: Dataset, config: DataConfig) -> Dataset:
-    if config.limit is not None and config.limit < len(dataset.samples):
-        kept = _kept(config.limit, dataset.labels, dataset.owners, len(dataset.samples))
+    number = dataset.num_clustered
+    if config.limit is not None and config.limit < number:
+        labels, owners = (None if values is None else values[:number] for values in (dataset.labels, dataset.owners))
+        kept = _kept(config.limit, labels, owners, number)
+        unlabelled = round(dataset.num_unlabelled * config.limit / number)
+        kept = torch.cat((kept, torch.arange(number, number + unlabelled)))
         dataset = replace(
             dataset,
             samples=dataset.samples[kept],
             labels=None if dataset.labels is None else dataset.labels[kept],
             owners=None if dataset.owners is None else dataset.owners[kept],
+            num_unlabelled=unlabelled,
         )
     if config.test_limit is not None and config.test_limit < len(dataset.test_samples):
         kept = _kept(config.test_limit, dataset.test_labels, None, len(dataset.test_samples))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -114,8 +114,19 @@ def mean_number_held(counts: Tensor, least_share: float = 0.0) -> float:
 
 
 def partition_dataset(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
-    """Return the split of a data set's training samples that config and seed decide."""
-    return make_partition(config, dataset.labels, dataset.owners, len(dataset.samples), seed, superclasses=dataset.superclasses)
+    """Return the split of a data set's training samples that config and seed decide.
+
+    The scheme deals the samples without the unlabelled part, which is dealt in near-equal random parts under every scheme.
+    """
+    number = dataset.num_clustered
+    labels, owners = (None if values is None else values[:number] for values in (dataset.labels, dataset.owners))
+    found = make_partition(config, labels, owners, number, seed, superclasses=dataset.superclasses)
+    if dataset.num_unlabelled == 0:
+        return found
+    order = Context(seed).numpy_rng("partition-unlabelled").permutation(dataset.num_unlabelled) + number
+    parts = np.split(order, np.cumsum(even_sizes(len(order), found.num_clients))[:-1])
+    joined = [torch.cat((rows, torch.from_numpy(np.sort(part)))) for rows, part in zip(found.indices, parts, strict=True)]
+    return replace(found, indices=tuple(joined))
 
 
 def make_partition(

@@ -26,7 +26,7 @@ def load(config: DataConfig) -> Dataset:
     """STL-10: 5,000 training and 8,000 test images of 3x96x96 in 10 classes.
 
     With ``unlabelled = true`` the 100,000 unlabelled images follow the 5,000, with the label -1. They are left out unless asked
-    for: they take 2.8 GB of memory, and partitions by class have no place for them.
+    for: they take 2.8 GB of memory.
     """
     files = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
     if config.unlabelled:
@@ -42,7 +42,15 @@ def load(config: DataConfig) -> Dataset:
     with reading(folder / "class_names.txt"):
         class_names = tuple((folder / "class_names.txt").read_text(encoding="utf-8").split())
     test_samples = _read_images([folder / "test_X.bin"])
-    return Dataset("stl10", samples, labels, test_samples, _read_labels(folder / "test_y.bin"), class_names=class_names)
+    return Dataset(
+        "stl10",
+        samples,
+        labels,
+        test_samples,
+        _read_labels(folder / "test_y.bin"),
+        class_names=class_names,
+        num_unlabelled=len(samples) - len(known),
+    )
 
 
 def _read_images(paths: list[Path]) -> Tensor:
