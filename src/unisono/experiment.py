@@ -133,9 +133,8 @@ class Experiment:
         """
         data, number = self.dataset, self.dataset.num_clustered
         labels = data.labels if self.config.labels.probe == "all" else self.labels
-        return ProbeData(
-            self.clients.samples[:number], None if labels is None else labels[:number], data.test_samples, data.test_labels
-        )
+        visible, true = (None if values is None else values[:number] for values in (labels, data.labels))
+        return ProbeData(self.clients.samples[:number], visible, data.test_samples, data.test_labels, true)
 
     def initial_server(self) -> Payload:
         """Return the server's payload before the first round: untrained weights."""

@@ -107,6 +107,28 @@ def test_all_sources_are_registered():
     assert set(datasets).issuperset(names.split())
 
 
+def joined_loader(config):
+    unknown = torch.full((4,), -1)
+    return make(samples=IMAGES, labels=torch.cat((LABELS[:16], unknown)), owners=None, owner_names=(), num_unlabelled=4)
+
+
+def test_both_parts_are_trained_on_and_nothing_is_held_out():
+    dataset = load_dataset(DataConfig(dataset=f"{__name__}:joined_loader", part="train+test"))
+    assert torch.equal(dataset.samples, torch.cat((IMAGES[:16], IMAGES[:8], IMAGES[16:])))
+    assert dataset.labels.tolist() == [*LABELS[:16].tolist(), *LABELS[:8].tolist(), *[-1] * 4]
+    assert (len(dataset.test_samples), dataset.test_labels, dataset.num_unlabelled) == (0, None, 4)
+    limited = load_dataset(DataConfig(dataset=f"{__name__}:joined_loader", part="train+test", limit=8, test_limit=4))
+    assert (len(limited.samples), limited.num_unlabelled, limited.num_clustered) == (14, 2, 12)
+    assert limited.labels[:12].bincount().tolist() == [3, 3, 3, 3]
+    with pytest.raises(UserError, match=r'data\.part = "train\+test" needs test samples without owners'):
+        load_dataset(DataConfig(dataset=MINE, part="train+test"))
+
+
+def test_the_test_part_can_be_left_out():
+    dataset = load_dataset(DataConfig(dataset=MINE, test_limit=0))
+    assert (len(dataset.samples), len(dataset.test_samples)) == (20, 0)
+
+
 def test_limits_keep_classes_and_owners_in_balance():
     dataset = load_dataset(DataConfig(dataset=MINE, limit=8, test_limit=4))
     assert torch.bincount(dataset.labels).tolist() == [2, 2, 2, 2]

@@ -12,6 +12,7 @@ def config(**values: object) -> EvaluationConfig:
 def test_defaults_suit_what_there_is():
     assert chosen_probes(config(), has_labels=True, has_cluster_model=False) == ("linear", "knn", "labels-10")
     assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("alignment", "clusters")
+    assert chosen_probes(config(), has_labels=True, has_cluster_model=True, held_out=False) == ("kmeans", "clusters")
     assert chosen_probes(config(probes=["knn"]), has_labels=True, has_cluster_model=True) == ("knn",)
 
 
@@ -22,8 +23,8 @@ def test_labels_asked_for_and_missing(name):
 
 
 def test_what_else_is_missing_is_named():
-    with pytest.raises(UserError, match="test split is empty"):
-        check_probes(config(), has_labels=True, num_test_samples=0)
+    with pytest.raises(UserError, match=r"'linear' learns from training samples.*see data\.part"):
+        check_probes(config(probes=["linear"]), has_labels=True, num_test_samples=0)
     with pytest.raises(UserError, match="needs training samples"):
         check_probes(config(), has_labels=False, num_train_samples=0)
     with pytest.raises(UserError, match="'clusters', but the method assigns none"):

@@ -120,6 +120,34 @@ def test_without_a_test_split_clusters_are_those_of_the_training_samples(data):
     assert numbers == run_probes(config(), Counting(), nn.Flatten(), on_train, Context(0), views)
 
 
+def test_where_nothing_is_held_out_the_training_samples_are_judged_by_all_their_labels(data):
+    """As if they were the test samples, hidden labels included; samples whose label nobody knows are left out."""
+    hidden, unknown = torch.full_like(data.train_labels, -1), data.train_labels.clone()
+    unknown[80:] = -1
+    empty = data.test_samples[:0]
+    none_held_out = ProbeData(data.train_samples, hidden, empty, None, unknown)
+    encoder = Counting()
+    numbers = run_probes(config(), encoder, nn.Flatten(), none_held_out, Context(0), views)
+    samples, labels = data.train_samples[:80], data.train_labels[:80]
+    expected = run_probes(
+        config(probes=["kmeans", "clusters"]),
+        Counting(),
+        nn.Flatten(),
+        ProbeData(data.train_samples, data.train_labels, samples, labels),
+        Context(0),
+        views,
+    )
+    assert numbers == expected
+    assert numbers["cluster-accuracy"] == clustering_accuracy(labels, samples.flatten(1).argmax(1))
+    encoder = Counting()
+    whole = ProbeData(data.train_samples, data.train_labels, empty, None, data.train_labels)
+    assert "kmeans-accuracy" in run_probes(config(probes=["kmeans"]), encoder, None, whole, Context(0), None)
+    assert encoder.num_seen == 90, "the training samples are embedded once"
+    for name in ("linear", "knn", "labels-10", "finetune-1"):
+        with pytest.raises(UserError, match="no sample is held out"):
+            run_probes(config(probes=[name]), Counting(), None, whole, Context(0), None)
+
+
 def test_hidden_labels_are_not_learnt_from(data):
     hidden = data.train_labels.clone()
     hidden[30:] = -1

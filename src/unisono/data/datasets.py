@@ -145,8 +145,15 @@ class DataConfig(Section):
         gt=0,
         description="keep this many training samples, balanced over classes and owners, and the same share of unlabelled ones",
     )
-    test_limit: int | None = Field(None, gt=0, description="keep this many test samples, balanced over classes")
-    test_fraction: float = Field(0.2, ge=0, lt=1, description="part held out for tests where the source has no test part")
+    part: Literal["train", "train+test"] = Field(
+        "train", description="train on the training part and test on the test part, or train on both and hold nothing out"
+    )
+    test_limit: int | None = Field(
+        None, ge=0, description="keep this many test samples, balanced over classes; 0 leaves the test part out"
+    )
+    test_fraction: float = Field(
+        0.2, ge=0, lt=1, description="part held out for tests where the source has no test part; 0 holds nothing out"
+    )
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
@@ -174,6 +181,8 @@ def load_dataset(config: DataConfig) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
     dataset = _limit(dataset, config)
+    if config.part == "train+test":
+        dataset = _join_parts(dataset)
     if config.image_size is None and config.channels is None:
         return dataset
     if dataset.samples.ndim != 4:
@@ -194,6 +203,26 @@ def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
         test_labels=None if dataset.labels is None else dataset.labels[mask],
         owners=None if dataset.owners is None else dataset.owners[~mask],
     )
+
+
+def _join_parts(dataset: Dataset) -> Dataset:
+    """Return the data set with its test samples behind the training samples, and no test part."""
+    if len(dataset.test_samples) == 0:
+        return dataset
+    if dataset.owners is not None:
+        raise UserError(
+            f'data.part = "train+test" needs test samples without owners, but training samples of {dataset.name} have owners '
+            'and test samples have none: set data.part = "train".'
+        )
+    number = dataset.num_clustered
+    samples = torch.cat((dataset.samples[:number], dataset.test_samples, dataset.samples[number:]))
+    labels: Tensor | None = None
+    if dataset.labels is not None or dataset.test_labels is not None:
+        unknown = [torch.full((len(part),), -1) for part in (dataset.samples, dataset.test_samples)]
+        known = [dataset.labels, dataset.test_labels]
+        train, test = (none if some is None else some for some, none in zip(known, unknown, strict=True))
+        labels = torch.cat((train[:number], test, train[number:]))
+    return replace(dataset, samples=samples, labels=labels, test_samples=samples[:0], test_labels=None)
 
 
 def _convert(samples: Tensor, config: DataConfig) -> Tensor:

@@ -20,7 +20,8 @@ class EvaluationConfig(Section):
     probes: tuple[ProbeName, ...] | None = Field(
         None,
         description=(
-            "Which probes; unset: linear, knn and labels-10 with labels, alignment without, clusters if the method has any."
+            "Which probes; unset: linear, knn and labels-10 with labels (kmeans where no sample is held out), alignment "
+            "without, clusters if the method has any."
         ),
     )
     floors: bool = Field(True, description="Measure raw pixels, their PCA and untrained weights by the same probes.")
@@ -47,11 +48,22 @@ class EvaluationConfig(Section):
     )
 
 
-def chosen_probes(config: EvaluationConfig, has_labels: bool, has_cluster_model: bool) -> tuple[ProbeName, ...]:
-    """Return the probes of the config, or those that suit the data and the method where it names none."""
+def chosen_probes(
+    config: EvaluationConfig, has_labels: bool, has_cluster_model: bool, held_out: bool = True
+) -> tuple[ProbeName, ...]:
+    """Return the probes of the config, or those that suit the data and the method where it names none.
+
+    Args:
+        config: the table.
+        has_labels: whether samples have labels.
+        has_cluster_model: whether the method assigns clusters.
+        held_out: whether there are test samples.
+    """
     if config.probes is not None:
         return config.probes
-    probes: tuple[ProbeName, ...] = ("linear", "knn", "labels-10") if has_labels else ("alignment",)
+    probes: tuple[ProbeName, ...] = ("alignment",)
+    if has_labels:
+        probes = ("linear", "knn", "labels-10") if held_out else ("kmeans",)
     return (*probes, "clusters") if has_cluster_model else probes
 
 
@@ -79,7 +91,7 @@ def check_probes(
         has_cluster_model: whether the method assigns clusters.
         has_views: whether augmented views can be made.
     """
-    for name in chosen_probes(config, has_labels, has_cluster_model):
+    for name in chosen_probes(config, has_labels, has_cluster_model, num_test_samples > 0):
         if name in NEED_LABELS and not has_labels:
             raise UserError(
                 f"evaluation.probes asks for {name!r}, which needs labels, but the data set has none: "
@@ -87,8 +99,9 @@ def check_probes(
             )
         if name in NEED_LABELS and num_test_samples == 0:
             raise UserError(
-                f"evaluation.probes: {name!r} needs test samples, but the test split is empty: "
-                'give the data set a test split or set evaluation.probes to ["alignment"].'
+                f"evaluation.probes: {name!r} learns from training samples and needs others to be tested on, but no sample is "
+                'held out: see data.part, data.test_fraction and data.test_limit, or set evaluation.probes to ["clusters", '
+                '"kmeans"], which judge the training samples.'
             )
         if num_train_samples == 0:
             raise UserError(f"evaluation.probes: {name!r} needs training samples, but there are none: give the data set some.")

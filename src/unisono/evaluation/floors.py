@@ -106,7 +106,7 @@ def measure_floors(
         views: as for ``run_probes``.
         client_indices: as for ``run_probes``.
     """
-    wanted = chosen_probes(config, data.has_labels, clusters)
+    wanted = chosen_probes(config, data.has_labels, clusters, data.held_out)
     probes = [name for name in MEASURED if name in wanted]
     if "clusters" in wanted and "kmeans" not in probes and (data.has_labels or config.kmeans_clusters is not None):
         probes.append("kmeans")
@@ -171,7 +171,7 @@ def cache_directory() -> Path:
 def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
     """Return a hash of the probes and of all samples and labels."""
     found = hashlib.sha256(config.model_dump_json(exclude={"probe_every", "floors", "warm_start"}).encode())
-    for tensor in (data.train_samples, data.train_labels, data.test_samples, data.test_labels):
+    for tensor in (data.train_samples, data.train_labels, *data.judged):
         found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         if tensor is not None:
             found.update(_bytes(tensor))

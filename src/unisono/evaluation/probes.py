@@ -41,17 +41,38 @@ class ProbeData:
         train_labels: shape (num_train,), -1 where hidden; None where there are none.
         test_samples: held out, as for ``embed``; may be empty.
         test_labels: shape (num_test,); None where there are none.
+        true_labels: of all training samples, hidden ones too, shape (num_train,), -1 where unknown; where nothing is held out,
+            clusters are judged by them.
     """
 
     train_samples: Tensor
     train_labels: Tensor | None
     test_samples: Tensor
     test_labels: Tensor | None
+    true_labels: Tensor | None = None
 
     @property
     def has_labels(self) -> bool:
-        """True if both splits have visible labels, which probes with labels need."""
+        """True if probes with labels have all they need: visible ones to learn from, others to be tested on."""
+        if not self.held_out:
+            return self.judged[1] is not None
         return self.train_labels is not None and self.test_labels is not None and bool((self.train_labels >= 0).any())
+
+    @property
+    def held_out(self) -> bool:
+        """True if there are test samples."""
+        return len(self.test_samples) > 0
+
+    @cached_property
+    def judged(self) -> tuple[Tensor, Tensor | None]:
+        """Samples that clusters are judged on, and labels: the test samples or, if there are none, the training samples."""
+        if self.held_out:
+            return self.test_samples, self.test_labels
+        labels = self.true_labels
+        if labels is None or not bool((labels >= 0).any()):
+            return self.train_samples, None
+        known = labels >= 0
+        return (self.train_samples, labels) if bool(known.all()) else (self.train_samples[known], labels[known])
 
 
 def run_probes(
@@ -69,9 +90,9 @@ def run_probes(
     """Return the probes' numbers by name; accuracies are in [0, 1].
 
     ``linear``, ``linear-sgd``, ``knn``, ``labels-10``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``:
-    ``cluster-balance`` and ``silhouette``, with test labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test
-    samples (on the training samples where there is no test split), and ``stability`` if the clusters of the round before are
-    given; where a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with test labels also ``kmeans-accuracy``,
+    ``cluster-balance`` and ``silhouette``, with labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test
+    samples (on the training samples where nothing is held out), and ``stability`` if the clusters of the round before are
+    given; where a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with labels also ``kmeans-accuracy``,
     ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``alignment``: ``align``,
     ``uniformity`` and ``score``, means over clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with
     an augmentation of it, and Unif looks at plain samples.
@@ -96,7 +117,7 @@ def run_probes(
         num_test_samples=len(data.test_samples),
         has_views=views is not None,
     )
-    probes = chosen_probes(config, data.has_labels, cluster_model is not None)
+    probes = chosen_probes(config, data.has_labels, cluster_model is not None, data.held_out)
     seeded = Context(ctx.seed)
     client_rows = _client_rows(config, data, client_indices, seeded) if "alignment" in probes else []
     label_rows = torch.empty(0, dtype=torch.long)
@@ -113,9 +134,9 @@ def run_probes(
             labels = train_labels[label_rows]
             numbers[name] = _with_labels(name, config, features, label_rows, labels, test_labels, seeded, layers)
     if "clusters" in probes and cluster_model is not None:
-        numbers |= _clusters(config, features, cluster_model, previous_cluster_model, test_labels, seeded)
+        numbers |= _clusters(config, features, cluster_model, previous_cluster_model, seeded)
     if "kmeans" in probes:
-        numbers |= _kmeans(config, features, kmeans_rows, test_labels, seeded)
+        numbers |= _kmeans(config, features, kmeans_rows, seeded)
     if "alignment" in probes and views is not None:
         numbers |= _alignment(config, features, client_rows, views, seeded)
     return numbers
@@ -142,7 +163,7 @@ def class_balanced(labels: Tensor, max_samples: int | None, generator: torch.Gen
 
 @dataclass(frozen=True)
 class _Features:
-    """Features of the training rows that probes ask for, and of the test samples, embedded at the first use."""
+    """Features of the training rows that probes ask for, and of the judged samples, embedded at the first use."""
 
     encoder: nn.Module
     data: ProbeData
@@ -157,8 +178,10 @@ class _Features:
         return features
 
     @cached_property
-    def test(self) -> Tensor:
-        return self.of(self.data.test_samples)
+    def judged(self) -> Tensor:
+        samples, _ = self.data.judged
+        same = samples is self.data.train_samples and len(self.rows) == len(samples)
+        return self._train if same else self.of(samples)
 
     @cached_property
     def _train(self) -> Tensor:
@@ -196,7 +219,7 @@ def _with_labels(
             config.finetune_batch_size,
             features.device,
         )
-    splits = (features.train(rows), labels, features.test, test_labels)
+    splits = (features.train(rows), labels, features.judged, test_labels)
     if name == "linear":
         return linear_probe(*splits, l2=config.linear_l2)
     if name == "labels-10":
@@ -212,7 +235,7 @@ def _with_labels(
             config.sgd_learning_rate,
             start=kept.get(name),
         )
-        return kept[name].accuracy(features.test, test_labels)
+        return kept[name].accuracy(features.judged, test_labels)
     return knn_probe(*splits, k=config.knn_neighbors, temperature=config.knn_temperature)
 
 
@@ -233,36 +256,30 @@ def _clusters(
     features: _Features,
     cluster_model: nn.Module,
     previous_cluster_model: nn.Module | None,
-    test_labels: Tensor | None,
     ctx: Context,
 ) -> dict[str, float]:
     """Return all scores of the clusters that the available labels allow."""
-    has_test = len(features.data.test_samples) > 0
-    samples = features.data.test_samples if has_test else features.data.train_samples
+    samples, labels = features.data.judged
     clusters, num_clusters = assign(cluster_model, samples, features.device, config.batch_size)
     numbers = {
         "cluster-balance": cluster_balance(clusters, num_clusters),
-        "silhouette": silhouette(features.test if has_test else features.of(samples), clusters, ctx.rng("probe-silhouette")),
+        "silhouette": silhouette(features.judged, clusters, ctx.rng("probe-silhouette")),
     }
     if previous_cluster_model is not None:
         before, _ = assign(previous_cluster_model, samples, features.device, config.batch_size)
         numbers["stability"] = stability(before, clusters)
-    if has_test and test_labels is not None:
-        numbers["cluster-accuracy"] = clustering_accuracy(test_labels, clusters)
-        numbers["nmi"] = nmi(test_labels, clusters)
-        numbers["ari"] = ari(test_labels, clusters)
+    if labels is not None:
+        numbers["cluster-accuracy"] = clustering_accuracy(labels, clusters)
+        numbers["nmi"] = nmi(labels, clusters)
+        numbers["ari"] = ari(labels, clusters)
     return numbers
 
 
-def _kmeans(
-    config: EvaluationConfig, features: _Features, rows: Tensor, test_labels: Tensor | None, ctx: Context
-) -> dict[str, float]:
+def _kmeans(config: EvaluationConfig, features: _Features, rows: Tensor, ctx: Context) -> dict[str, float]:
     """Return the same of k-means on the features of the training samples."""
-    has_test = len(features.data.test_samples) > 0
-    labels = test_labels if has_test else None
+    labels = features.data.judged[1]
     num_clusters = config.kmeans_clusters or len(_known(features.data).unique())
-    looked_at = features.test if has_test else features.train(rows)
-    clusters = kmeans_clusters(features.train(rows), looked_at, num_clusters, ctx.rng("probe-kmeans"))
+    clusters = kmeans_clusters(features.train(rows), features.judged, num_clusters, ctx.rng("probe-kmeans"))
     numbers = {"kmeans-balance": cluster_balance(clusters, num_clusters)}
     if labels is not None:
         numbers["kmeans-accuracy"] = clustering_accuracy(labels, clusters)
@@ -273,7 +290,7 @@ def _kmeans(
 
 def _known(data: ProbeData) -> Tensor:
     """Return all labels that may be seen."""
-    labels = torch.cat([part for part in (data.train_labels, data.test_labels) if part is not None])
+    labels = torch.cat([part for part in (data.train_labels, data.judged[1]) if part is not None])
     return labels[labels >= 0]
 
 
