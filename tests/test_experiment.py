@@ -203,7 +203,8 @@ def test_a_method_in_a_file_is_found_again_from_anywhere(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("settings", [["data.part=train+test"], ["data.test_limit=0"]], ids=["both parts", "training part"])
 def test_clusters_are_judged_on_the_training_samples_where_nothing_is_held_out(tmp_path: Path, settings: list[str]) -> None:
     """CC and MCC train on and judge the same images; floors are measured on those too."""
-    finished = run(tmp_path, "data.test_limit=60", *settings, method="mcc")
+    changes = [f"run.directory={tmp_path}", *SMALL[:-1], *settings]
+    finished = unisono.run("mcc", set=changes, dataset="digits", workers=0, name="x")
     num_samples = 180 if "data.part=train+test" in settings else 120
     assert json.loads((finished.path / "report" / "about.json").read_text())["train_samples"] == num_samples
     scores = {"cluster-accuracy", "nmi", "ari", "kmeans-accuracy", "kmeans-nmi"}

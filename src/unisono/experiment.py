@@ -96,6 +96,7 @@ class Experiment:
             has_labels=dataset.labels is not None,
             num_test_samples=len(dataset.test_samples),
             has_cluster_model=method.overrides("cluster_model"),
+            held_out_labels=config.data.held_out_labels,
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
@@ -134,7 +135,15 @@ class Experiment:
         data, number = self.dataset, self.dataset.num_clustered
         labels = data.labels if self.config.labels.probe == "all" else self.labels
         visible, true = (None if values is None else values[:number] for values in (labels, data.labels))
-        return ProbeData(self.clients.samples[:number], visible, data.test_samples, data.test_labels, true)
+        return ProbeData(
+            self.clients.samples[:number],
+            visible,
+            data.test_samples,
+            data.test_labels,
+            true,
+            data.finetune_samples,
+            data.finetune_labels,
+        )
 
     def initial_server(self) -> Payload:
         """Return the server's payload before the first round: untrained weights."""

@@ -124,6 +124,33 @@ def test_both_parts_are_trained_on_and_nothing_is_held_out():
         load_dataset(DataConfig(dataset=MINE, part="train+test"))
 
 
+def test_labels_held_out_for_fine_tuning_are_not_trained_on():
+    """EasyFL keeps the first samples of the file; where it is sorted by class, the first of every class are better."""
+    dataset = load_dataset(DataConfig(dataset=MINE, held_out_labels=0.3))
+    assert torch.equal(dataset.finetune_samples, IMAGES[:6])
+    assert torch.equal(dataset.samples, IMAGES[6:])
+    assert (dataset.finetune_labels.tolist(), dataset.labels.tolist()) == (LABELS[:6].tolist(), LABELS[6:].tolist())
+    assert len(dataset.owners) == 14
+    small = load_dataset(DataConfig(dataset=MINE, held_out_labels=0.3, image_size=4, channels=1))
+    assert small.finetune_samples.shape == (6, 1, 4, 4)
+
+    balanced = load_dataset(DataConfig(dataset=f"{__name__}:sorted_loader", held_out_labels=0.2, held_out_order="balanced"))
+    assert balanced.finetune_labels.tolist() == [0, 1, 2, 3]
+    assert balanced.labels.bincount().tolist() == [4, 4, 4, 4]
+    with pytest.raises(UserError, match=r"data\.held_out_labels = 0\.01 of 20 samples is not even one"):
+        load_dataset(DataConfig(dataset=MINE, held_out_labels=0.01))
+    with pytest.raises(UserError, match=r"data\.held_out_labels = 0\.5 needs labels"):
+        load_dataset(DataConfig(dataset=f"{__name__}:bare_loader", held_out_labels=0.5))
+
+
+def sorted_loader(config):
+    return make(labels=LABELS.sort().values)
+
+
+def bare_loader(config):
+    return make(labels=None, test_labels=None)
+
+
 def test_the_test_part_can_be_left_out():
     dataset = load_dataset(DataConfig(dataset=MINE, test_limit=0))
     assert (len(dataset.samples), len(dataset.test_samples)) == (20, 0)

@@ -34,6 +34,11 @@ def test_what_else_is_missing_is_named():
     with pytest.raises(UserError, match="kmeans_clusters is required"):
         check_probes(config(probes=["kmeans"]), has_labels=False)
     check_probes(config(), has_labels=False, num_test_samples=0)
+    few = config(probes=["head-easyfl-1", "head-easyfl-10"])
+    with pytest.raises(UserError, match=r"'head-easyfl-10' fine-tunes with 10%.*data\.held_out_labels = 0\.01 holds fewer out"):
+        check_probes(few, has_labels=True, held_out_labels=0.01)
+    for share in (0.0, 0.1, 0.2):
+        check_probes(few, has_labels=True, held_out_labels=share)
 
 
 def test_unknown_probes_list_the_known_ones():

@@ -35,6 +35,9 @@ class Dataset:
         owners: int64 of shape (num_samples,), positions in ``owner_names``: the natural client of each training sample (a
             folder, a subject); None where there is none.
         owner_names: the names behind the owners.
+        finetune_samples: labelled samples of the training part that are kept out of training, for probes that fine-tune; None
+            where there are none.
+        finetune_labels: like ``labels``.
         num_unlabelled: so many of the training samples, the last ones, are the unlabelled part: every partition deals them
             IID, probes do not see them, and cc, mcc and fedmcc take them in their instance loss only.
         superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
@@ -50,6 +53,8 @@ class Dataset:
     owner_names: tuple[str, ...] = ()
     superclasses: tuple[int, ...] = ()
     num_unlabelled: int = 0
+    finetune_samples: Tensor | None = None
+    finetune_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -157,6 +162,15 @@ class DataConfig(Section):
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
+    held_out_labels: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training part that is kept out of training; probes fine-tune with it and its labels",
+    )
+    held_out_order: Literal["file", "balanced"] = Field(
+        "file", description="held_out_labels takes the first samples of the training part, or the first of every class"
+    )
     unlabelled: bool = Field(
         False,
         description="stl10: train on the 100,000 unlabelled images too, dealt IID; cc, mcc and fedmcc take them in the "
@@ -181,13 +195,21 @@ def load_dataset(config: DataConfig) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
     dataset = _limit(dataset, config)
+    if config.held_out_labels > 0:
+        dataset = _hold_out_labels(dataset, config)
     if config.part == "train+test":
         dataset = _join_parts(dataset)
     if config.image_size is None and config.channels is None:
         return dataset
     if dataset.samples.ndim != 4:
         raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
-    return replace(dataset, samples=_convert(dataset.samples, config), test_samples=_convert(dataset.test_samples, config))
+    kept = dataset.finetune_samples
+    return replace(
+        dataset,
+        samples=_convert(dataset.samples, config),
+        test_samples=_convert(dataset.test_samples, config),
+        finetune_samples=None if kept is None else _convert(kept, config),
+    )
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
@@ -202,6 +224,29 @@ def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
         test_samples=dataset.samples[mask],
         test_labels=None if dataset.labels is None else dataset.labels[mask],
         owners=None if dataset.owners is None else dataset.owners[~mask],
+    )
+
+
+def _hold_out_labels(dataset: Dataset, config: DataConfig) -> Dataset:
+    """Return the data set with a share of its training samples kept for fine-tuning."""
+    if dataset.labels is None:
+        raise UserError(
+            f"data.held_out_labels = {config.held_out_labels:g} needs labels, and {dataset.name} has none: set it to 0."
+        )
+    number = dataset.num_clustered
+    count = round(config.held_out_labels * number)
+    if count == 0:
+        raise UserError(f"data.held_out_labels = {config.held_out_labels:g} of {number} samples is not even one: raise it.")
+    kept = torch.arange(count) if config.held_out_order == "file" else _kept(count, dataset.labels[:number], None, number)
+    trained = torch.ones(len(dataset.samples), dtype=torch.bool)
+    trained[kept] = False
+    return replace(
+        dataset,
+        samples=dataset.samples[trained],
+        labels=dataset.labels[trained],
+        owners=None if dataset.owners is None else dataset.owners[trained],
+        finetune_samples=dataset.samples[kept],
+        finetune_labels=dataset.labels[kept],
     )
 
 

@@ -18,18 +18,14 @@ from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.evaluation.alignment import align, stability, uniformity
 from unisono.evaluation.clusters import ari, cluster_balance, clustering_accuracy, nmi, silhouette
-from unisono.evaluation.config import NEED_LABELS, EvaluationConfig, ProbeName, check_probes, chosen_probes
+from unisono.evaluation.config import NEED_LABELS, EvaluationConfig, check_probes, chosen_probes
 from unisono.evaluation.features import assign, embed
-from unisono.evaluation.finetune import finetune
 from unisono.evaluation.kmeans import kmeans_clusters
-from unisono.evaluation.knn import knn_probe
-from unisono.evaluation.linear import LinearClassifier, fit_linear_sgd, linear_probe
+from unisono.evaluation.label_probes import LabelledSamples, LabelProbes, class_balanced
+from unisono.evaluation.linear import LinearClassifier
+from unisono.evaluation.published import Augment
 
 Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-
-LABELS_PER_CLASS, NUM_DRAWS = 10, 5
-"""The probe labels-10: what a user of an encoder saves."""
-FRACTIONS: dict[ProbeName, float] = {"finetune-1": 0.01, "finetune-10": 0.1}
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,8 @@ class ProbeData:
         test_labels: shape (num_test,); None where there are none.
         true_labels: of all training samples, hidden ones too, shape (num_train,), -1 where unknown; where nothing is held out,
             clusters are judged by them.
+        finetune_samples: labelled samples that were kept out of training, for fine-tuning; None takes training samples.
+        finetune_labels: shape (num_finetune,).
     """
 
     train_samples: Tensor
@@ -50,6 +48,8 @@ class ProbeData:
     test_samples: Tensor
     test_labels: Tensor | None
     true_labels: Tensor | None = None
+    finetune_samples: Tensor | None = None
+    finetune_labels: Tensor | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -57,6 +57,15 @@ class ProbeData:
         if not self.held_out:
             return self.judged[1] is not None
         return self.train_labels is not None and self.test_labels is not None and bool((self.train_labels >= 0).any())
+
+    @property
+    def fine_tuning(self) -> tuple[Tensor, Tensor, float] | None:
+        """Samples and labels to fine-tune with, and how many times more samples there are with those trained on."""
+        if self.finetune_samples is None or self.finetune_labels is None:
+            return None
+        known = self.finetune_labels >= 0
+        times = (len(self.train_samples) + len(self.finetune_samples)) / len(self.finetune_samples)
+        return self.finetune_samples[known], self.finetune_labels[known], times
 
     @property
     def held_out(self) -> bool:
@@ -86,10 +95,11 @@ def run_probes(
     client_indices: Sequence[Tensor] | None = None,
     previous_cluster_model: nn.Module | None = None,
     layers: MutableMapping[str, LinearClassifier] | None = None,
+    crop_flip: Augment | None = None,
 ) -> dict[str, float]:
     """Return the probes' numbers by name; accuracies are in [0, 1].
 
-    ``linear``, ``linear-sgd``, ``knn``, ``labels-10``, ``finetune-1``, ``finetune-10``: test accuracy. ``clusters``:
+    ``linear`` and all others that learn from labels (``config.NEED_LABELS``): test accuracy. ``clusters``:
     ``cluster-balance`` and ``silhouette``, with labels also ``cluster-accuracy``, ``nmi`` and ``ari``, all on the test
     samples (on the training samples where nothing is held out), and ``stability`` if the clusters of the round before are
     given; where a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with labels also ``kmeans-accuracy``,
@@ -108,6 +118,7 @@ def run_probes(
         client_indices: each client's rows of the training samples; None takes all samples as one client's.
         previous_cluster_model: that of the round before.
         layers: with ``warm_start``, the linear layers of the evaluation before by probe; this one's take their places.
+        crop_flip: random crops and flips of float samples, for probes of Orchestra's code.
     """
     train_labels, test_labels = data.train_labels, data.test_labels
     check_probes(
@@ -130,9 +141,12 @@ def run_probes(
 
     numbers: dict[str, float] = {}
     if train_labels is not None and test_labels is not None:
+        known = train_labels[label_rows]
+        learnt_from = LabelledSamples(lambda: data.train_samples[label_rows], known, lambda: features.train(label_rows))
+        tested_on = LabelledSamples(lambda: data.test_samples, test_labels, lambda: features.judged)
+        probe = LabelProbes(config, encoder, features.of, learnt_from, tested_on, data.fine_tuning, crop_flip, device)
         for name in (name for name in probes if name in NEED_LABELS):
-            labels = train_labels[label_rows]
-            numbers[name] = _with_labels(name, config, features, label_rows, labels, test_labels, seeded, layers)
+            numbers[name] = probe.accuracy(name, seeded.rng(f"probe-{name}"), layers)
     if "clusters" in probes and cluster_model is not None:
         numbers |= _clusters(config, features, cluster_model, previous_cluster_model, seeded)
     if "kmeans" in probes:
@@ -140,25 +154,6 @@ def run_probes(
     if "alignment" in probes and views is not None:
         numbers |= _alignment(config, features, client_rows, views, seeded)
     return numbers
-
-
-def class_balanced(labels: Tensor, max_samples: int | None, generator: torch.Generator) -> Tensor:
-    """Return sorted positions of at most max_samples samples, as near to the same number of each class as the classes allow.
-
-    Args:
-        labels: shape (num_samples,).
-        max_samples: None for all.
-        generator: draws them.
-    """
-    if max_samples is None or len(labels) <= max_samples:
-        return torch.arange(len(labels))
-    order = torch.randperm(len(labels), generator=generator)
-    # The first of each class, then the second of each, and so on.
-    turns = torch.empty_like(order)
-    for label in labels.unique():
-        members = (labels[order] == label).nonzero().flatten()
-        turns[members] = torch.arange(len(members))
-    return order[turns.argsort(stable=True)[:max_samples]].sort().values
 
 
 @dataclass(frozen=True)
@@ -190,65 +185,6 @@ class _Features:
 
     def train(self, rows: Tensor) -> Tensor:
         return self._train[torch.searchsorted(self.rows, rows)]
-
-
-def _with_labels(
-    name: ProbeName,
-    config: EvaluationConfig,
-    features: _Features,
-    rows: Tensor,
-    labels: Tensor,
-    test_labels: Tensor,
-    ctx: Context,
-    layers: MutableMapping[str, LinearClassifier] | None,
-) -> float:
-    """Return the test accuracy of one probe that learns from labels."""
-    data, generator = features.data, ctx.rng(f"probe-{name}")
-    if name in FRACTIONS:
-        return finetune(
-            features.encoder,
-            features.of(data.train_samples[rows[:1]]).shape[1],
-            data.train_samples[rows],
-            labels,
-            data.test_samples,
-            test_labels,
-            FRACTIONS[name],
-            generator,
-            config.finetune_epochs,
-            config.finetune_learning_rate,
-            config.finetune_batch_size,
-            features.device,
-        )
-    splits = (features.train(rows), labels, features.judged, test_labels)
-    if name == "linear":
-        return linear_probe(*splits, l2=config.linear_l2)
-    if name == "labels-10":
-        return _few_labels(*splits, config.linear_l2, generator)
-    if name == "linear-sgd":
-        kept = layers if layers is not None and config.warm_start else {}
-        kept[name] = fit_linear_sgd(
-            features.train(rows),
-            labels,
-            generator,
-            config.sgd_steps,
-            config.sgd_batch_size,
-            config.sgd_learning_rate,
-            start=kept.get(name),
-        )
-        return kept[name].accuracy(features.judged, test_labels)
-    return knn_probe(*splits, k=config.knn_neighbors, temperature=config.knn_temperature)
-
-
-def _few_labels(
-    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, l2: float, generator: torch.Generator
-) -> float:
-    """Return the mean test accuracy of logistic regression on ten labels per class, over five draws of the labels."""
-    num_labels = LABELS_PER_CLASS * len(train_y.unique())
-    found = []
-    for _ in range(NUM_DRAWS):
-        rows = class_balanced(train_y, num_labels, generator)
-        found.append(linear_probe(train_x[rows], train_y[rows], test_x, test_y, l2=l2))
-    return sum(found) / len(found)
 
 
 def _clusters(
