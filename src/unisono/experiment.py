@@ -152,7 +152,7 @@ class Experiment:
     def evaluator(self) -> Evaluator:
         """Return the config's probes on this data, for any state of the server."""
         config = self.config
-        views = make_views(config.views, self.dataset.input_shape)
+        views = make_views(config.views, self.dataset.input_shape, config.model.input_size)
         rows = [rows[rows < self.dataset.num_clustered] for rows in self.partition.indices]
         return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, rows)
 

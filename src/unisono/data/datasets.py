@@ -144,6 +144,7 @@ class DataConfig(Section):
         None, description="folder or file that holds the data (hub: also a repository); UNISONO_DATA is searched next"
     )
     image_size: int | None = Field(None, gt=0, description="centre-crop images to a square and resize it to this edge")
+    squeeze: bool = Field(False, description="resize to image_size without the crop, so that nothing is cut away")
     channels: Literal[1, 3] | None = Field(None, description="turn images grey (1) or RGB (3); folder: RGB unless said")
     limit: int | None = Field(
         None,
@@ -273,7 +274,7 @@ def _join_parts(dataset: Dataset) -> Dataset:
 def _convert(samples: Tensor, config: DataConfig) -> Tensor:
     if config.channels is not None:
         samples = with_channels(samples, config.channels)
-    return samples if config.image_size is None else resize(samples, config.image_size)
+    return samples if config.image_size is None else resize(samples, config.image_size, config.squeeze)
 
 
 def _limit(dataset: Dataset, config: DataConfig) -> Dataset:

@@ -182,7 +182,7 @@ class ClientRun:
         # A score of few samples would be a function of each of them.
         samples = max(self.config.evaluation.max_client_samples, FEWEST_SCORED)
         config = self.config.evaluation.model_copy(update={"probes": probes, "max_client_samples": samples})
-        views = make_views(self.config.views, self.method.info.input_shape)
+        views = make_views(self.config.views, self.method.info.input_shape, self.config.model.input_size)
         data = ProbeData(self._data.samples, None, self._data.samples[:0], None)
         scores = run_probes(
             config,

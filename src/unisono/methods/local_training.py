@@ -88,6 +88,10 @@ class LocalTraining(Method[C]):
     instance_pass: bool = False
     """True if ``loss`` looks at ``batch.instance_only``: the unlabelled part of a data set has a pass of its own per epoch."""
 
+    views_at_input_size: bool = True
+    """True if views are cropped from the stored size to ``model.input_size``; False for losses that join plain samples with
+    views in one batch, whose views have the stored size, and the encoder enlarges both."""
+
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
         _ = self.views  # an impossible table is better noticed now
@@ -105,7 +109,8 @@ class LocalTraining(Method[C]):
     @cached_property
     def views(self) -> Views:
         """Augmentations as the table ``[views]`` describes them."""
-        return make_views(self.info.section(ViewsConfig), self.info.input_shape)
+        edge = self.model.input_size if self.views_at_input_size else None
+        return make_views(self.info.section(ViewsConfig), self.info.input_shape, edge)
 
     # --- what a method declares
 
