@@ -224,12 +224,13 @@ class Views:
         return first, second
 
 
-def make_views(config: ViewsConfig, input_shape: tuple[int, ...]) -> Views:
+def make_views(config: ViewsConfig, input_shape: tuple[int, ...], edge: int | None = None) -> Views:
     """Return the views that the config describes.
 
     Args:
         config: the table ``[views]``.
         input_shape: shape of one sample, (channels, height, width) for images or (channels, length) for series.
+        edge: height and width of views of images; those of a sample where None. Code of the user's own keeps the sample's.
     """
     given = config.model_dump(exclude={"preset"}, exclude_none=True)
     if len(input_shape) not in (2, 3):
@@ -247,7 +248,7 @@ def make_views(config: ViewsConfig, input_shape: tuple[int, ...]) -> Views:
         return Views(augmentation)
     preset = PRESETS[config.preset]
     if len(input_shape) == 3:
-        return Views(ImageAugmentation(*_override(preset.images, given, "images")))
+        return Views(ImageAugmentation(*_override(preset.images, given, "images"), edge))
     if preset.series is None:
         known = [name for name, other in PRESETS.items() if other.series is not None]
         raise UserError(f"views.preset {config.preset!r} is for images; series have {', '.join(known)}.")

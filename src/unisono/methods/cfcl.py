@@ -33,6 +33,7 @@ class CFCLConfig(ExchangeConfig):
 class CFCL(DataExchange[CFCLConfig]):
     """Clients send the points that matter most to their neighbours, and learn on these and their own."""
 
+    views_at_input_size = False
     Config = CFCLConfig
     defaults = {
         "partition": {"scheme": "classes-per-client", "num_clients": 10},

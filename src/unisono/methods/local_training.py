@@ -85,6 +85,13 @@ class LocalTraining(Method[C]):
     training_phases: tuple[str, ...] = ("train",)
     """The phases that train; every network has a role in one of them."""
 
+    instance_pass: bool = False
+    """True if ``loss`` looks at ``batch.instance_only``: the unlabelled part of a data set has a pass of its own per epoch."""
+
+    views_at_input_size: bool = True
+    """True if views are cropped from the stored size to ``model.input_size``; False for losses that join plain samples with
+    views in one batch, whose views have the stored size, and the encoder enlarges both."""
+
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
         _ = self.views  # an impossible table is better noticed now
@@ -102,7 +109,8 @@ class LocalTraining(Method[C]):
     @cached_property
     def views(self) -> Views:
         """Augmentations as the table ``[views]`` describes them."""
-        return make_views(self.info.section(ViewsConfig), self.info.input_shape)
+        edge = self.model.input_size if self.views_at_input_size else None
+        return make_views(self.info.section(ViewsConfig), self.info.input_shape, edge)
 
     # --- what a method declares
 
@@ -253,6 +261,7 @@ class LocalTraining(Method[C]):
                 min_batch_size=self.min_batch_size,
                 after_step=lambda: self.update_targets(nets, ctx.phase),
                 source=f"{self.name}.loss",
+                instance_pass=self.instance_pass,
             )
         return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
 

@@ -86,6 +86,7 @@ class OrchestraConfig(Section):
 class Orchestra(LocalTraining[OrchestraConfig]):
     """Local clusters of equal size become global clusters, which a sample and its views must share."""
 
+    views_at_input_size = False
     Config = OrchestraConfig
     defaults = {"views": {"preset": "byol"}}
     target_networks = {"target_encoder": "encoder", "target_projector": "projector"}
