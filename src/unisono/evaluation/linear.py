@@ -1,7 +1,7 @@
 """Linear probes: how well a linear classifier on frozen features predicts the labels.
 
 ``linear_probe`` fits multinomial logistic regression to convergence, so that its number depends on the features alone.
-``linear_probe_sgd`` is the papers' recipe: a linear layer trained for a fixed number of SGD steps (1000 in Park et al.,
+``linear_probe_sgd`` is the papers' recipe: a linear layer trained for a fixed number of SGD steps (1000 in Wagle et al.,
 "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange"), with the optimiser of Chen et al.,
 "A Simple Framework for Contrastive Learning of Visual Representations" (2020, B.6): Nesterov momentum 0.9, learning rate
 0.1 x batch size / 256, no weight decay. The papers name no schedule; the learning rate falls to 0 along a cosine, without
