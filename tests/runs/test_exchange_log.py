@@ -162,6 +162,24 @@ def test_interrupted_run_logs_the_same(run: unisono.LoadedRun, tmp_path: Path) -
         assert read(path, name) == read(run.path, name)
 
 
+@pytest.mark.parametrize("last", [1, 3, 4])
+def test_interrupted_run_with_two_clocks_ends_the_same(tmp_path: Path, last: int) -> None:
+    """A pull every three rounds from the fourth on, an aggregation every two: wherever it stops, it ends with the same bits."""
+    settings = ["method.pull_steps=6", "method.pull_at_start=false", "method.negatives=received", "federation.rounds=6"]
+    logs = {"checkpoint_every": 1, "keep_checkpoints": 6, "directory": str(tmp_path), "name": "whole"}
+    whole = unisono.run({**RECIPE, "run": logs}, set=settings)
+    path = tmp_path / "interrupted"
+    shutil.copytree(whole.path, path)
+    for round in range(last + 1, 7):
+        shutil.rmtree(path / "checkpoints" / f"round-{round:06}")
+    resumed = unisono.resume(path)
+    for name in ("exchange", "metrics"):
+        assert read(path, name) == read(whole.path, name)
+    for name, tensor in whole.server.groups["encoder"].items():
+        assert torch.equal(resumed.server.groups["encoder"][name], tensor)
+    assert [metrics["union_negatives"] for metrics in read(path, "metrics")] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
