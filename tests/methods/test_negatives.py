@@ -18,7 +18,7 @@ from unisono.methods.negatives import Draws, ExchangeBatch, Negatives, draw_nega
 from unisono.testing.tiny import tiny_config, tiny_method
 
 SAMPLES = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-DATA = DataWithReceived(SAMPLES, torch.arange(4), None, torch.device("cpu"), SAMPLES[10:13])
+DATA = DataWithReceived(SAMPLES, torch.arange(4), None, torch.device("cpu"), received=SAMPLES[10:13])
 """Four own points at positions 0 to 3, three received ones at 4 to 6."""
 
 
@@ -102,7 +102,7 @@ def test_loss_with_drawn_negatives_naively(kind: Negatives) -> None:
 
 
 def test_with_an_empty_buffer_received_is_union_and_says_so() -> None:
-    alone = DataWithReceived(SAMPLES, torch.arange(8), None, torch.device("cpu"), SAMPLES[:0])
+    alone = DataWithReceived(SAMPLES, torch.arange(8), None, torch.device("cpu"), received=SAMPLES[:0])
     union, received = make(), make(negatives="received")
     nets = union.build_networks()
     expected = union.loss(nets, batch(alone, (0, 5, 2, 6)), rng())

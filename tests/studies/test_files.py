@@ -125,4 +125,4 @@ def _probe_of(metric: str) -> str | None:
         return "kmeans"
     if metric in ("score", "align", "uniformity"):
         return "alignment"
-    return metric if metric in ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10") else None
+    return metric if metric in ("linear", "linear-sgd", "linear-adam", "knn", "finetune-1", "finetune-10") else None

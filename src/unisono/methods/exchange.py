@@ -278,7 +278,7 @@ class DataExchange(LocalTraining[E]):
     ) -> tuple[Update, Payload]:
         local = self._with_buffer(received, local, data, ctx)
         buffer = local.groups.get("buffer") or make_buffer({}, data.samples)
-        joined = DataWithReceived(data.samples, data.indices, None, data.device, buffer["points"])
+        joined = DataWithReceived(data.samples, data.indices, None, data.device, received=buffer["points"])
         draws = Draws(joined)
         for name in self.shared_networks:
             load_state(nets[name], local.groups[name])

@@ -37,7 +37,7 @@ AXES: dict[Axis, str] = {
 COUNTED: tuple[Axis, ...] = ("rounds", "megabytes")
 """Axes that a run moves along by whole rounds, so that nothing lies between two evaluations."""
 PERCENT = (
-    "linear", "linear-sgd", "knn", "labels-10", "finetune-1", "finetune-10", "cluster-accuracy", "nmi", "ari",
+    "linear", "linear-sgd", "linear-adam", "knn", "labels-10", "finetune-1", "finetune-10", "cluster-accuracy", "nmi", "ari",
     "kmeans-accuracy", "kmeans-nmi", "kmeans-ari",
 )  # fmt: skip
 """Metrics that papers print in percent."""
