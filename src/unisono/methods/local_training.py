@@ -85,6 +85,9 @@ class LocalTraining(Method[C]):
     training_phases: tuple[str, ...] = ("train",)
     """The phases that train; every network has a role in one of them."""
 
+    instance_pass: bool = False
+    """True if ``loss`` looks at ``batch.instance_only``: the unlabelled part of a data set has a pass of its own per epoch."""
+
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
         _ = self.views  # an impossible table is better noticed now
@@ -253,6 +256,7 @@ class LocalTraining(Method[C]):
                 min_batch_size=self.min_batch_size,
                 after_step=lambda: self.update_targets(nets, ctx.phase),
                 source=f"{self.name}.loss",
+                instance_pass=self.instance_pass,
             )
         return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
 

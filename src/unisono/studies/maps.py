@@ -70,12 +70,12 @@ def _title(cell_result: CellResult, metric: str) -> str:
 def _points(cell: Cell) -> tuple[Array, Array, tuple[str, ...]]:
     """Return features and labels of test samples, and the names of classes."""
     experiment = Experiment.prepare(cell.config())
-    data = experiment.dataset
+    samples, true_labels = experiment.probe_data().judged
     server = experiment.initial_server() if cell.untrained else load(cell.path).server
-    samples = data.test_samples[:MOST_POINTS]
+    samples = samples[:MOST_POINTS]
     features = embed(experiment.method.encoder(server), samples).double().numpy()
-    labels = np.zeros(len(samples)) if data.test_labels is None else data.test_labels[:MOST_POINTS].numpy()
-    return features, labels, data.class_names if data.test_labels is not None else ("samples",)
+    labels = np.zeros(len(samples)) if true_labels is None else true_labels[:MOST_POINTS].numpy()
+    return features, labels, experiment.dataset.class_names if true_labels is not None else ("samples",)
 
 
 def _add_classes(figure: Figure, names: tuple[str, ...]) -> None:
