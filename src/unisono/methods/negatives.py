@@ -20,7 +20,7 @@ Negatives = Literal["union", "received", "global"]
 """Source of negatives: all points that a client holds, received ones, or own ones as often as they are in all data."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExchangeBatch(Batch):
     """A batch of a client that holds points of others.
 
@@ -50,7 +50,7 @@ class Draws:
     def kept(self, batch: Batch) -> ExchangeBatch:
         """Return a batch whose anchors are recorded, and whose negatives the loss can record."""
         self.anchors.append(batch.positions)
-        return ExchangeBatch(batch.x, batch.positions, batch.labels, self.data, self.negatives)
+        return ExchangeBatch(**vars(batch), data=self.data, negatives=self.negatives)
 
     def rows(self, of_positions: Tensor) -> dict[str, Tensor]:
         """Return the rows of anchors and negatives, one entry per triplet.
