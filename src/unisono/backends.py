@@ -140,8 +140,8 @@ def standard_callbacks(
     method, experiment, privacy = backend.method, backend.experiment, config.privacy
     found: list[Callback] = []
     if method.overrides("client_graph"):
-        rows, labels = ((), None) if experiment is None else (experiment.partition.indices, experiment.dataset.labels)
-        found.append(ExchangeLog(directory, store, rows, labels))
+        labels = None if experiment is None else experiment.dataset.labels
+        found.append(ExchangeLog(directory, store, method, backend.engine.num_clients, labels))
     accountant = None
     if privacy.noise_multiplier > 0:
         num_clients = backend.engine.num_clients

@@ -14,7 +14,7 @@ from unisono.models.backbones import backbones
 from unisono.models.nets import build_seeded
 from unisono.studies.figure import paper_value
 from unisono.studies.grid import make_cells
-from unisono.studies.history import parse_time_to_target
+from unisono.studies.history import logged_name
 from unisono.studies.results import Results
 from unisono.studies.study import Study, list_studies, read_study, scales_of
 
@@ -27,6 +27,7 @@ NAMES = [
     *(f"uv-table-{number}" for number in range(1, 8)),
     *(f"uv-figure-3{letter}" for letter in "abc"),
     *(f"cfcl-figure-3{letter}" for letter in "abcdefg"),
+    "cfcl-received",
 ]
 ALIKE = {"uv-figure-3a": 2}
 """Cells that are the same experiment on purpose: both lines of each method meet where both shifts are strongest."""
@@ -81,8 +82,7 @@ def test_metrics_are_probed(name: str, scale: str) -> None:
     for cell in make_cells(study, Path("runs"), seeds=[0]):
         config = cell.config()
         for metric in study.config.metrics:
-            target = parse_time_to_target(metric)
-            wanted = aliases.get(cell.variant, {}).get(metric, target.metric if target else metric)
+            wanted = logged_name(aliases.get(cell.variant, {}).get(metric, metric))
             assert _probe_of(wanted) in (None, *_probes(config)), (cell.title, wanted)
 
 
@@ -125,4 +125,4 @@ def _probe_of(metric: str) -> str | None:
         return "kmeans"
     if metric in ("score", "align", "uniformity"):
         return "alignment"
-    return metric if metric in ("linear", "linear-sgd", "knn", "finetune-1", "finetune-10") else None
+    return metric if metric in ("linear", "linear-sgd", "linear-adam", "knn", "finetune-1", "finetune-10") else None

@@ -14,7 +14,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError
-from unisono.core.payload import Aggregate, Payload, Share, Update
+from unisono.core.payload import Aggregate, Payload, Share, Tensors, Update
 from unisono.core.registry import Registry
 
 S = TypeVar("S", bound=Section)
@@ -107,6 +107,8 @@ class Method(ABC, Generic[C]):
     """Defaults that this method sets in other config tables, such as ``{"views": {"preset": "byol"}}``."""
     needs_labels: bool = False
     """True if ``client_step`` needs the clients' (visible) labels; a method may decide it by its config."""
+    exchange_phases: ClassVar[tuple[str, ...]] = ()
+    """The phases that training without exchange of data would not have; their time is logged apart."""
     name: ClassVar[str] = "method"
     """The name that it is registered under, else that of its class; messages use it."""
 
@@ -230,6 +232,19 @@ class Method(ABC, Generic[C]):
         Enables encryption between them and ``exchange.jsonl``.
         """
         return None
+
+    def exchange_ledger(self, server: Payload) -> Tensors:
+        """Return what a round moved over each link: ``senders``, ``receivers``, ``pushed``, ``pulled`` and ``bytes``."""
+        return {}
+
+    def drawn_rows(self, local: Payload, round: int) -> Tensors:
+        """Return the rows that a client's steps drew since the last exchange: ``anchors``, ``negatives``. Simulations only.
+
+        Args:
+            local: the client's state, which never leaves it.
+            round: the round that has ended; nothing where the client did not train in it.
+        """
+        return {}
 
     def release_guarantee(self) -> Guarantee | None:
         """Return the privacy guarantee of the statistics that clients release."""

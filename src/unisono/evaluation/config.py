@@ -41,6 +41,7 @@ class EvaluationConfig(Section):
     """The table ``[evaluation]``: when and how the encoder is looked at."""
 
     probe_every: int = Field(5, ge=0, description="Rounds between probes; 0 probes at the end only.")
+    probe_start: bool = Field(False, description="Probe the weights before the first round too (start.json).")
     probes: tuple[ProbeName, ...] | None = Field(
         None,
         description=(

@@ -137,14 +137,36 @@ def collect(study: Study, cells: Iterable[Cell], failures: Mapping[Cell, str] | 
         cells: finished or not.
         failures: reasons of those that failed just now.
     """
+    found = [(cell, status_of(cell.path)) for cell in cells]
+    histories = {cell: History(cell.path) for cell, status in found if status is CellStatus.finished}
     cell_results = []
-    for cell in cells:
-        status = status_of(cell.path)
-        history = History(cell.path) if status is CellStatus.finished else None
+    for cell, status in found:
+        history, targets = histories.get(cell), _targets(study, cell, histories)
         names = study.metric_names(cell.variant).items()
-        values = {metric: history.value(name) if history else None for metric, name in names}
+        values = {metric: history.value(name, targets.get(name)) if history else None for metric, name in names}
         cell_results.append(CellResult(cell, status, history, values, (failures or {}).get(cell, "")))
     return Results(study, cell_results)
+
+
+def _targets(study: Study, cell: Cell, histories: Mapping[Cell, History]) -> dict[str, float]:
+    """Return what ``steps to 50% of linear`` has to reach for a cell: a share of the way from its peers' first to best value.
+
+    Peers have the same recipe, setting and seed; they differ by their variant, and begin with the same weights.
+    """
+    found = {}
+    for name in study.metric_names(cell.variant).values():
+        target = parse_time_to_target(name)
+        if target is not None and target.relative:
+            peers = [run for other, run in histories.items() if _key(other) == _key(cell) and not other.untrained]
+            curves = [curve for run in peers if (curve := run.curve(target.metric, target.axis))]
+            low = statistics.fmean([curve[0][1] for curve in curves]) if curves else 0.0
+            high = max((value for curve in curves for _, value in curve), default=0.0)
+            found[name] = low + target.value * (high - low)
+    return found
+
+
+def _key(cell: Cell) -> tuple[str, str, int]:
+    return cell.reference, cell.setting, cell.seed
 
 
 def number(value: float | str | None, metric: str) -> str:

@@ -26,7 +26,7 @@ FORMAT = 1
 UNTRAINED = "untrained weights"
 """The row of encoders before the first round."""
 Scale = Literal["small", "paper"]
-Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay"]
+Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay", "transmission"]
 Paper = Mapping[str, Mapping[str, Mapping[str, float | str]]]
 """The paper's numbers by metric, variant and setting."""
 C = TypeVar("C", bound="ChoiceConfig")
@@ -88,9 +88,15 @@ class StudyConfig(Section):
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
     plot: Literal["bars", "line", "curves", "scatter", "embeddings"] = Field("bars", description="kind of the figure")
     axis: Axis = Field("rounds", description="curves: what they go over")
+    second_axis: Axis | None = Field(None, description="curves: draw them over this too")
     axis_label: str = Field("", description="line: what the settings' values are")
     log_axis: bool = Field(False, description="line: logarithmic axis")
     note: str = Field("", description="what a reader of the table should know")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Axes of the curves."""
+        return (self.axis,) if self.second_axis in (None, self.axis) else (self.axis, self.second_axis)
 
 
 @dataclass(frozen=True)
