@@ -36,6 +36,8 @@ class Dataset:
             folder, a subject); None where there is none.
         owner_names: the names behind the owners.
         superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
+        probe_samples: samples with labels that no client holds, for probes to learn from; None where there are none.
+        probe_labels: theirs.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Dataset:
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
     superclasses: tuple[int, ...] = ()
+    probe_samples: Tensor | None = None
+    probe_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -128,6 +132,12 @@ class DataConfig(Section):
     limit: int | None = Field(None, gt=0, description="keep this many training samples, balanced over classes and owners")
     test_limit: int | None = Field(None, gt=0, description="keep this many test samples, balanced over classes")
     test_fraction: float = Field(0.2, ge=0, lt=1, description="part held out for tests where the source has no test part")
+    probe_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="part of the training samples that no client gets and that probes learn from; 0: from clients' samples",
+    )
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
@@ -151,11 +161,12 @@ def load_dataset(config: DataConfig) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
     dataset = _limit(dataset, config)
-    if config.image_size is None and config.channels is None:
-        return dataset
-    if dataset.samples.ndim != 4:
-        raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
-    return replace(dataset, samples=_convert(dataset.samples, config), test_samples=_convert(dataset.test_samples, config))
+    if config.image_size is not None or config.channels is not None:
+        if dataset.samples.ndim != 4:
+            raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
+        samples, test_samples = _convert(dataset.samples, config), _convert(dataset.test_samples, config)
+        dataset = replace(dataset, samples=samples, test_samples=test_samples)
+    return dataset if config.probe_fraction == 0 else _hold_out_for_probes(dataset, config.probe_fraction)
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
@@ -170,6 +181,22 @@ def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
         test_samples=dataset.samples[mask],
         test_labels=None if dataset.labels is None else dataset.labels[mask],
         owners=None if dataset.owners is None else dataset.owners[~mask],
+    )
+
+
+def _hold_out_for_probes(dataset: Dataset, fraction: float) -> Dataset:
+    """Return the data set with this fraction of its training samples, in proportion from every class, kept for probes."""
+    if dataset.labels is None:
+        raise UserError(f"data.probe_fraction needs labels, and the data set {dataset.name} has none: set it to 0.")
+    kept = hold_out_test(replace(dataset, test_samples=dataset.samples[:0], test_labels=dataset.labels[:0]), fraction)
+    if len(kept.test_samples) == 0:
+        raise UserError(f"data.probe_fraction = {fraction:g} holds out none of {len(dataset.samples)} samples: raise it.")
+    return replace(
+        kept,
+        test_samples=dataset.test_samples,
+        test_labels=dataset.test_labels,
+        probe_samples=kept.test_samples,
+        probe_labels=kept.test_labels,
     )
 
 
