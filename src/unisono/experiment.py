@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from unisono.config import Config
@@ -130,9 +131,14 @@ class Experiment:
     def probe_data(self) -> ProbeData:
         """Return samples and labels that probes use: training samples as their clients see them, test samples as they are.
 
-        The unlabelled part of a data set is not among them.
+        The unlabelled part of a data set is not among them. Where samples are held out for probes, these follow the clients'
+        samples, as they are, and they alone have labels.
         """
         data, number = self.dataset, self.dataset.num_clustered
+        if data.probe_samples is not None and data.probe_labels is not None:
+            samples = torch.cat((self.clients.samples, data.probe_samples))
+            known = torch.cat((torch.full((len(self.clients.samples),), -1), data.probe_labels))
+            return ProbeData(samples, known, data.test_samples, data.test_labels)
         labels = data.labels if self.config.labels.probe == "all" else self.labels
         visible, true = (None if values is None else values[:number] for values in (labels, data.labels))
         return ProbeData(

@@ -31,6 +31,10 @@ def my_loader(config):
     return make()
 
 
+def load_unlabelled(config):
+    return make(name="mine", labels=None, test_labels=None)
+
+
 def not_a_loader(config):
     return IMAGES
 
@@ -193,6 +197,28 @@ def test_holding_out_moves_samples_with_all_that_is_theirs():
     assert torch.equal(parts.labels, LABELS[rows])
     assert torch.equal(parts.test_labels, LABELS[test_rows])
     assert torch.equal(parts.owners, (torch.arange(20) // 10)[rows])
+
+
+def test_samples_for_probes_are_held_out_of_training_in_proportion_and_always_the_same():
+    whole = load_dataset(DataConfig(dataset="fashion-mini", limit=1000))
+    parts, again = (load_dataset(DataConfig(dataset="fashion-mini", limit=1000, probe_fraction=0.1)) for _ in range(2))
+    assert torch.equal(parts.probe_samples, again.probe_samples)
+    assert parts.probe_labels.bincount().tolist() == [10] * 10
+    assert parts.labels.bincount().tolist() == [90] * 10
+    assert torch.equal(parts.test_samples, whole.test_samples)
+    assert torch.equal(parts.test_labels, whole.test_labels)
+    rows = {image.numpy().tobytes() for image in whole.samples}
+    trained, probed = ({image.numpy().tobytes() for image in part} for part in (parts.samples, parts.probe_samples))
+    assert trained | probed == rows
+    assert not trained & probed
+    assert whole.probe_samples is None
+
+
+def test_samples_for_probes_need_labels_and_a_fraction_that_is_one_sample():
+    with pytest.raises(UserError, match=r"data\.probe_fraction = 1e-06 holds out none of 1000 samples: raise it\."):
+        load_dataset(DataConfig(dataset="fashion-mini", limit=1000, probe_fraction=1e-6))
+    with pytest.raises(UserError, match=r"data\.probe_fraction needs labels, and the data set mine has none"):
+        load_dataset(DataConfig(dataset=f"{__name__}:load_unlabelled", probe_fraction=0.5))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from unisono.core.errors import UserError
 from unisono.data.datasets import Dataset
 from unisono.data.partition import Partition, PartitionConfig, Samples, make_partition, partition_dataset, partitioners
 
-SCHEMES = ["classes-per-client", "dirichlet", "dirichlet-prior", "iid", "natural", "quantity-skew", "whole-classes"]
+SCHEMES = ["classes-per-client", "dirichlet", "dirichlet-prior", "iid", "natural", "pachinko", "quantity-skew", "whole-classes"]
 SEEDED = sorted(set(SCHEMES) - {"natural", "whole-classes"})
 
 
 def partition_of(scheme, labels, num_clients, seed=0, owners=None, **options):
     config = PartitionConfig(scheme=scheme, num_clients=num_clients, **options)
-    return make_partition(config, labels, owners, len(labels), seed)
+    superclasses = tuple(number // 2 for number in range(int(labels.max()) + 1)) if scheme == "pachinko" else ()
+    return make_partition(config, labels, owners, len(labels), seed, superclasses=superclasses)
 
 
 def balanced_labels(num_classes, size):

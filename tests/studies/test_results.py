@@ -71,6 +71,15 @@ def test_summaries(results: Results) -> None:
     assert (reached.values, reached.num_runs) == ([2.0], 2)
 
 
+def test_standard_errors_where_the_study_asks_for_them(tmp_path: Path) -> None:
+    """The deviation of 0.6 and 0.7 over the root of 2 is 0.05: in the table, its explanation and the page."""
+    found = make(tmp_path, STUDY.replace("[study]", '[study]\nspread = "standard error"', 1))
+    assert found.summary("linear", "SimCLR", "alpha 0.1").spread == pytest.approx(0.05)
+    assert "65.0 ± 5.0" in study_table(found, "linear").as_markdown()
+    assert "Mean ± standard error over seeds" in as_markdown(found)
+    assert "Mean ± standard error over seeds" in study_report(found)
+
+
 def test_numbers_as_people_read_them() -> None:
     assert number(0.7123, "linear") == "71.2"
     assert number(0.7123, "loss") == "0.7123"

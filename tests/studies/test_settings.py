@@ -67,16 +67,13 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ("orchestra-figure-11", "small"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
     ("orchestra-figure-11", "paper"): {"federation.rounds": "only time is measured"},
     ("orchestra-table-4", "paper"): {"model.backbone": "nothing is trained"},
-    ("uv-figure-3a", "small"): {"shift.kind": JOINT},
-    ("uv-figure-3a", "paper"): {"shift.kind": JOINT},
     ("uv-figure-3b", "small"): {"shift.kind": JOINT},
     ("uv-figure-3b", "paper"): {"shift.kind": JOINT},
     ("uv-figure-3c", "small"): {
         "shift.kind": JOINT,
         "labels.fraction": "supervised training sees all labels",
-        "labels.probe": "the probe is to be the same for all shares of labels",
+        "data.probe_fraction": "the figure's probe learns from a fixed set that no client has",
     },
-    ("uv-margin", "small"): {"federation.rounds": "the study is about more rounds"},
     ("uv-table-6", "small"): {"partition.num_clients": "many clients stand for the paper's 500"},
 }
 """What a study sets in all its runs of a method although the recipe says something else, and why."""
@@ -194,6 +191,17 @@ def test_two_recipes_of_one_setting_agree_about_every_method() -> None:
                 assert not other, f"{first} and {second} are the same setting and disagree for {method}: {other}"
 
 
+def test_user_verification_at_small_scale_has_the_clients_and_rounds_that_a_verdict_needs() -> None:
+    for cell in every_cell():
+        if cell.study.startswith("uv") and cell.scale == "small":
+            options = cell.options
+            assert options["cohort.size"] == 10
+            assert options["partition.num_clients"] >= 100
+            assert options["federation.rounds"] * options["training.local_epochs"] >= 1000
+            if options.get("method.uv_weight") and "method.uv_scale" not in cell.assigned:
+                assert options["method.uv_scale"] == 3
+
+
 ORCHESTRA_RATES = {
     "simclr": (0.003, 0.03),
     "simsiam": (0.01, 0.03),
@@ -232,13 +240,15 @@ def paper_numbers(cell: Resolved) -> dict[str, Any]:
             rates = {}
         return expected | {f"training.{key}": value for key, value in rates.items()}
     if cell.study.startswith("uv"):
-        return {
+        scale = {"method.uv_scale": 1.0} if "method.uv_scale" in options else {}
+        return scale | {
             "training.learning_rate": 0.1,
             "training.batch_size": 128,
             "training.momentum": 0.0,
             "server.optimizer": "fedadam",
             "cohort.size": 10,
             "partition.num_clients": 500 if options["data.dataset"] == "cifar100" else 100,
+            "model.groups": 2,
         }
     return {"partition.num_clients": 10, "training.local_steps": 10, "method.num_clusters": 4}
 

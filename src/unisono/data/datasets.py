@@ -41,6 +41,8 @@ class Dataset:
         num_unlabelled: so many of the training samples, the last ones, are the unlabelled part: every partition deals them
             IID, probes do not see them, and cc, mcc and fedmcc take them in their instance loss only.
         superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
+        probe_samples: samples with labels that no client holds, for probes to learn from; None where there are none.
+        probe_labels: theirs.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Dataset:
     num_unlabelled: int = 0
     finetune_samples: Tensor | None = None
     finetune_labels: Tensor | None = None
+    probe_samples: Tensor | None = None
+    probe_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -160,6 +164,12 @@ class DataConfig(Section):
     test_fraction: float = Field(
         0.2, ge=0, lt=1, description="part held out for tests where the source has no test part; 0 holds nothing out"
     )
+    probe_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="part of the training samples that no client gets and that probes learn from; 0: from clients' samples",
+    )
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
@@ -200,17 +210,17 @@ def load_dataset(config: DataConfig) -> Dataset:
         dataset = _hold_out_labels(dataset, config)
     if config.part == "train+test":
         dataset = _join_parts(dataset)
-    if config.image_size is None and config.channels is None:
-        return dataset
-    if dataset.samples.ndim != 4:
-        raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
-    kept = dataset.finetune_samples
-    return replace(
-        dataset,
-        samples=_convert(dataset.samples, config),
-        test_samples=_convert(dataset.test_samples, config),
-        finetune_samples=None if kept is None else _convert(kept, config),
-    )
+    if config.image_size is not None or config.channels is not None:
+        if dataset.samples.ndim != 4:
+            raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
+        kept = dataset.finetune_samples
+        dataset = replace(
+            dataset,
+            samples=_convert(dataset.samples, config),
+            test_samples=_convert(dataset.test_samples, config),
+            finetune_samples=None if kept is None else _convert(kept, config),
+        )
+    return dataset if config.probe_fraction == 0 else _hold_out_for_probes(dataset, config.probe_fraction)
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
@@ -269,6 +279,24 @@ def _join_parts(dataset: Dataset) -> Dataset:
         train, test = (none if some is None else some for some, none in zip(known, unknown, strict=True))
         labels = torch.cat((train[:number], test, train[number:]))
     return replace(dataset, samples=samples, labels=labels, test_samples=samples[:0], test_labels=None)
+
+
+def _hold_out_for_probes(dataset: Dataset, fraction: float) -> Dataset:
+    """Return the data set with this fraction of its training samples, in proportion from every class, kept for probes."""
+    if dataset.labels is None:
+        raise UserError(f"data.probe_fraction needs labels, and the data set {dataset.name} has none: set it to 0.")
+    if dataset.num_unlabelled:
+        raise UserError("data.probe_fraction is for data without an unlabelled part: set data.unlabelled = false.")
+    kept = hold_out_test(replace(dataset, test_samples=dataset.samples[:0], test_labels=dataset.labels[:0]), fraction)
+    if len(kept.test_samples) == 0:
+        raise UserError(f"data.probe_fraction = {fraction:g} holds out none of {len(dataset.samples)} samples: raise it.")
+    return replace(
+        kept,
+        test_samples=dataset.test_samples,
+        test_labels=dataset.test_labels,
+        probe_samples=kept.test_samples,
+        probe_labels=kept.test_labels,
+    )
 
 
 def _convert(samples: Tensor, config: DataConfig) -> Tensor:

@@ -25,12 +25,15 @@ class PartitionConfig(Section):
 
     scheme: str = Field(
         "dirichlet",
-        description="iid, dirichlet, dirichlet-prior, classes-per-client, whole-classes, quantity-skew or natural",
+        description="iid, dirichlet, dirichlet-prior, pachinko, classes-per-client, whole-classes, quantity-skew or natural",
     )
     num_clients: int = Field(50, ge=1, description="number of clients; ignored by natural, where the owners decide")
     alpha: float = Field(
-        0.1, gt=0, description="concentration of dirichlet and dirichlet-prior; small means few classes per client"
+        0.1,
+        gt=0,
+        description="concentration of dirichlet, dirichlet-prior and, over superclasses, pachinko; small means few classes",
     )
+    fine_alpha: float = Field(10.0, gt=0, description="concentration of pachinko over the classes of a superclass")
     classes_per_client: int = Field(2, ge=1, description="classes that each client holds under classes-per-client")
     sigma: float = Field(1.0, ge=0, description="log-normal spread of the sizes under quantity-skew; 0 means equal sizes")
     stratified: bool = Field(False, description="iid: every client gets the same number of each class, within one sample")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unisono.core.config import Section
 from unisono.core.errors import UserError
 from unisono.core.registry import Registry
-from unisono.models.norms import Norm
+from unisono.models.norms import Norm, NormOf, make_norm
 
 Builder = Callable[..., nn.Module]
 """``(input_shape, config, **options)`` to a module whose output is (batch, feature_dim)."""
@@ -36,6 +36,11 @@ class ModelConfig(Section):
     )
     width: float = Field(1.0, gt=0, le=16, description="factor of all widths; 0.25 means a ResNet of 16, 32, 64, 128 channels")
     norm: Norm = Field("batch", description="normalisation of convnets, ResNets and heads: batch or group")
+    groups: int | None = Field(
+        None,
+        ge=1,
+        description="GroupNorm of convnets and ResNets: number of groups; unset: the most up to 32 with 8 channels each",
+    )
     stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
     normalize_input: Literal[True, False, "half"] = Field(
         True,
@@ -55,6 +60,14 @@ class ModelConfig(Section):
         default_factory=dict,
         description="options of the convnet: widths, depth, pool, feature_dim; or keyword arguments for your own module",
     )
+
+    def norms(self, spatial_dims: int) -> NormOf:
+        """Return what makes the normalisation layers of an encoder.
+
+        Args:
+            spatial_dims: 2 for images, 1 for series.
+        """
+        return lambda channels: make_norm(self.norm, channels, spatial_dims, groups=self.groups)
 
 
 class Backbone(nn.Module):

@@ -116,7 +116,7 @@ def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: i
 def _ours(results: Results, metric: str, variant: str, setting: str) -> tuple[float | None, float]:
     factor = 100 if in_percent(metric) else 1
     summary = results.summary(metric, variant, setting)
-    return (None if summary.mean is None else factor * summary.mean), factor * (summary.deviation or 0.0)
+    return (None if summary.mean is None else factor * summary.mean), factor * (summary.spread or 0.0)
 
 
 def _point(results: Results, metric: str, variant: str, setting: str, paper: bool) -> tuple[float | None, float]:

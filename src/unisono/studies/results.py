@@ -22,10 +22,12 @@ class Summary:
     Args:
         values: one for each seed that has one, in the order of seeds.
         num_runs: finished runs, those that never reached the value included.
+        standard_error: whether ± is the standard error of the mean and not the standard deviation.
     """
 
     values: Sequence[float]
     num_runs: int
+    standard_error: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -36,6 +38,12 @@ class Summary:
     def deviation(self) -> float | None:
         """The standard deviation over seeds, as of a sample; None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def spread(self) -> float | None:
+        """The number behind ±: the standard deviation, or the standard error of the mean; None for fewer than two values."""
+        deviation = self.deviation
+        return deviation / math.sqrt(len(self.values)) if self.standard_error and deviation is not None else deviation
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ class Results:
     def summary(self, metric: str, variant: str, setting: str) -> Summary:
         """Return a metric over seeds."""
         runs = self.finished(variant, setting)
-        return Summary([value for run in runs if (value := run.values[metric]) is not None], len(runs))
+        values = [value for run in runs if (value := run.values[metric]) is not None]
+        return Summary(values, len(runs), self.study.config.spread == "standard error")
 
     def floors(self, metric: str) -> dict[str, dict[str, float]]:
         """Return the scores of the floors by floor and setting, as the first finished run of the setting has them.
@@ -194,7 +203,7 @@ def mean_and_deviation(summary: Summary, metric: str) -> str:
         return ""
     if summary.mean is None:
         return "not reached" if parse_time_to_target(metric) else ""
-    text = with_deviation(summary.mean, summary.deviation, metric)
+    text = with_deviation(summary.mean, summary.spread, metric)
     return text if len(summary.values) == summary.num_runs else f"{text} ({len(summary.values)} of {summary.num_runs})"
 
 

@@ -84,6 +84,9 @@ class StudyConfig(Section):
     set: tuple[str, ...] = Field((), description="assignments section.key=value for every run")
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="one run of every cell for each")
     metrics: tuple[str, ...] = Field(("linear",), min_length=1, description="what the table shows")
+    spread: Literal["standard deviation", "standard error"] = Field(
+        "standard deviation", description="what stands behind ± in tables, and the bars of errors in bars and line"
+    )
     untrained: bool = Field(False, description="a row of encoders before the first round")
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
     plot: Literal["bars", "line", "curves", "scatter", "embeddings"] = Field("bars", description="kind of the figure")

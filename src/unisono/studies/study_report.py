@@ -83,7 +83,7 @@ def study_report(results: Results, command: str = "", figure: bytes = b"") -> st
 
 def _table(results: Results, metric: str) -> Block:
     made = study_table(results, metric)
-    note = "Mean ± standard deviation over seeds."
+    note = f"Mean ± {results.study.config.spread} over seeds."
     note += " Accuracies in percent." if in_percent(metric) else ""
     note += " In brackets: the paper's number." if results.study.has_paper_numbers(metric) else ""
     return table(metric, made.heads, made.rows, note=note)
