@@ -211,12 +211,36 @@ def test_divergence_is_the_mean_distance_of_weight_tensors():
     assert weight_divergence({"bias": torch.ones(2)}, {"bias": torch.zeros(2)}) == 0
 
 
+def test_divergence_counts_convolutions_but_not_those_of_shortcuts():
+    """17 kernels of a ResNet-18 with its 3 shortcuts and no linear layer; only the kernels that count differ here, by 2 each."""
+    states = []
+    for value in (0.0, 1.0):
+        trunk = {f"stages.{number}.conv.weight": torch.full((1, 1, 2, 2), value) for number in range(17)}
+        other = {
+            "stages.2.shortcut.1.weight": torch.full((4, 4, 1, 1), 9 * value),
+            "head.weight": torch.full((3, 3), 9 * value),
+        }
+        states.append({**trunk, **other})
+    assert weight_divergence(*states) == pytest.approx(2.0)
+
+
 def test_mixed_states():
     first, second = {"w": torch.tensor([1.0, 2])}, {"w": torch.tensor([3.0, 4])}
     torch.testing.assert_close(mix_states(first, second, 0.25)["w"], torch.tensor([2.5, 3.5]))
     assert torch.equal(mix_states(first, second, 1.0)["w"], first["w"])
     assert torch.equal(mix_states(first, second, 0.0)["w"], second["w"])
     assert mix_states({}, {}, 0.5) == {}
+
+
+def test_batch_statistics_are_not_mixed():
+    first = {"w": torch.tensor([1.0]), "norm.running_mean": torch.tensor([1.0]), "norm.running_var": torch.tensor([4.0])}
+    second = {"w": torch.tensor([3.0]), "norm.running_mean": torch.tensor([5.0]), "norm.running_var": torch.tensor([9.0])}
+    mixed = mix_states(first, second, 0.5)
+    assert mixed == {
+        "w": torch.tensor([2.0]),
+        "norm.running_mean": torch.tensor([5.0]),
+        "norm.running_var": torch.tensor([9.0]),
+    }
 
 
 def test_a_variance_below_zero_is_loaded_as_zero():

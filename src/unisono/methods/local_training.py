@@ -21,11 +21,12 @@ from unisono.core.errors import MethodError, UserError
 from unisono.core.method import C, Method
 from unisono.core.payload import Aggregate, Payload, Reduce, Scalar, Share, Update
 from unisono.data.views import Views, ViewsConfig, make_views
-from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, train_locally
+from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, make_optimizer, train_locally
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
 from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state, update_ema
+from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
 from unisono.models.pretrained import load_pretrained
 
 __all__ = ["Batch", "LocalTraining", "Loss", "LossTerms", "NetworkRoles", "Start"]
@@ -87,6 +88,11 @@ class LocalTraining(Method[C]):
 
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
+        if self.training.keep_optimizer and type(self).client_step is not LocalTraining.client_step:
+            raise UserError(
+                f"training.keep_optimizer = true is not possible with {self.name}, whose clients take steps of their own: "
+                "remove it."
+            )
         _ = self.views  # an impossible table is better noticed now
 
     @cached_property
@@ -150,6 +156,10 @@ class LocalTraining(Method[C]):
         """Return the networks that a client starts from, such as a mixture of the received and its own."""
         return Start(received)
 
+    def remember(self, start: Start, update: Update) -> Mapping[str, Scalar]:
+        """Return the numbers that a client with a local state keeps for its next round; those of ``start`` unless written."""
+        return start.scalars
+
     # --- what the template does with it
 
     @property
@@ -198,12 +208,13 @@ class LocalTraining(Method[C]):
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
         start = self.start_from(received, local)
-        update = self.train(nets, start.networks, local, data, ctx, lambda batch, rng: self.loss(nets, batch, rng))
+        memory = dict(local.groups.get("optimizer", {})) if self.training.keep_optimizer else None
+        update = self.train(nets, start.networks, local, data, ctx, lambda batch, rng: self.loss(nets, batch, rng), memory)
         update = replace(update, metrics={**update.metrics, **start.metrics})
-        personal = self.network_roles(ctx.phase).personal
-        if not personal:
-            return update, local
-        return update, Payload({name: get_state(nets[name]) for name in personal}, start.scalars)
+        kept = {name: get_state(nets[name]) for name in self.network_roles(ctx.phase).personal}
+        if memory is not None:
+            kept["optimizer"] = memory
+        return update, Payload(kept, self.remember(start, update)) if kept else local
 
     def load_networks(self, nets: nn.ModuleDict, received: Payload, local: Payload, ctx: Context) -> None:
         """Load every network that has a role in this phase, but those that the method manages."""
@@ -221,7 +232,14 @@ class LocalTraining(Method[C]):
                 load_state(nets[name], get_state(build_seeded(self.build_networks, seed)[name]))
 
     def train(
-        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context, loss: Loss
+        self,
+        nets: nn.ModuleDict,
+        received: Payload,
+        local: Payload,
+        data: ClientData,
+        ctx: Context,
+        loss: Loss,
+        memory: dict[str, Tensor] | None = None,
     ) -> Update:
         """Load all networks, train them on a loss, and return the shared ones.
 
@@ -232,28 +250,41 @@ class LocalTraining(Method[C]):
             data: the client's samples.
             ctx: gives the phase, the order of samples and the views.
             loss: the loss of a batch.
+            memory: what the optimiser remembers from the client's last round; replaced by what it remembers after this one.
         """
         roles = self.network_roles(ctx.phase)
         self.load_networks(nets, received, local, ctx)
         for name, net in nets.items():
             net.train(name not in roles.frozen)
-        trained = [parameter for name in nets if name in roles.trained for parameter in nets[name].parameters()]
+        learning_rate = self.training.learning_rate_at(ctx.round, self.info.num_rounds)
+        trained = {
+            f"{name}.{path}": parameter
+            for name in nets
+            if name in roles.trained
+            for path, parameter in nets[name].named_parameters()
+            if parameter.requires_grad
+        }
+        optimizer = make_optimizer(self.training, list(trained.values()), learning_rate)
+        load_optimizer_state(optimizer, trained, memory or {})
         with (
             in_precision(nets, self.training.precision),
             in_parts(nets, self.training.micro_batch),
             _without_gradients(nets, roles.frozen),
         ):
             metrics = train_locally(
-                [parameter for parameter in trained if parameter.requires_grad],
+                list(trained.values()),
                 loss,
                 data,
                 self.training,
                 ctx,
-                learning_rate=self.training.learning_rate_at(ctx.round, self.info.num_rounds),
+                learning_rate=learning_rate,
                 min_batch_size=self.min_batch_size,
                 after_step=lambda: self.update_targets(nets, ctx.phase),
+                optimizer=optimizer,
                 source=f"{self.name}.loss",
             )
+        if memory is not None:
+            memory |= get_optimizer_state(optimizer, trained)
         return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
 
     def update_targets(self, nets: nn.ModuleDict, phase: str) -> None:

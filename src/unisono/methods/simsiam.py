@@ -17,7 +17,7 @@ from unisono.core.method import register
 from unisono.core.payload import Payload
 from unisono.losses.siamese import negative_cosine
 from unisono.methods.local_training import Batch, LossTerms, Start
-from unisono.methods.personal_predictor import start_with_own_predictor
+from unisono.methods.personal_predictor import start_across_silos
 from unisono.methods.two_views import Rows, TwoViewConfig, TwoViews
 from unisono.models.heads import mlp
 
@@ -68,7 +68,7 @@ class SimSiam(TwoViews[SimSiamConfig]):
 
     def start_from(self, received: Payload, local: Payload) -> Start:
         threshold = self.config.divergence_threshold
-        return Start(received) if threshold is None else start_with_own_predictor(received, local, threshold)
+        return Start(received) if threshold is None else start_across_silos(received, local, threshold)
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))

@@ -33,8 +33,14 @@ class TrainingConfig(Section):
         None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
     )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
+    keep_optimizer: bool = Field(
+        False, description="a client's optimiser remembers its moments from one round to the next, as where one client trains"
+    )
     learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
     schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
+    schedule_rounds: int | None = Field(
+        None, ge=1, description="rounds until the schedule ends, for a run that stops before; unset: federation.rounds"
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty")
     proximal_weight: float = Field(
@@ -88,7 +94,8 @@ class TrainingConfig(Section):
         """Return the learning rate of a round."""
         if self.schedule == "constant":
             return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
+        progress = min(round / (self.schedule_rounds or num_rounds), 1.0)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
