@@ -212,7 +212,7 @@ def test_divergence_is_the_mean_distance_of_weight_tensors():
 
 
 def test_divergence_counts_convolutions_but_not_those_of_shortcuts():
-    """17 kernels of a ResNet-18 with its 3 shortcuts and no linear layer; only the kernels that count differ here, by 2 each."""
+    """Seventeen kernels as in a ResNet-18, each at distance 2; the shortcut and the linear layer are much farther apart."""
     states = []
     for value in (0.0, 1.0):
         trunk = {f"stages.{number}.conv.weight": torch.full((1, 1, 2, 2), value) for number in range(17)}
