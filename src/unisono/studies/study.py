@@ -87,6 +87,10 @@ class StudyConfig(Section):
     untrained: bool = Field(False, description="a row of encoders before the first round")
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
     plot: Literal["bars", "line", "curves", "scatter", "embeddings"] = Field("bars", description="kind of the figure")
+    map_points: Literal["features", "clusters"] = Field(
+        "features", description="embeddings: the encoder's features, or the soft assignments of the cluster head"
+    )
+    map_colours: Literal["classes", "clusters"] = Field("classes", description="embeddings: what colours stand for")
     axis: Axis = Field("rounds", description="curves: what they go over")
     axis_label: str = Field("", description="line: what the settings' values are")
     log_axis: bool = Field(False, description="line: logarithmic axis")
