@@ -15,7 +15,7 @@ from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
 from unisono.data.labelled import draw_labelled, hide_labels
-from unisono.data.partition import Partition, make_partition
+from unisono.data.partition import Partition, partition_dataset
 from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
 from unisono.engines.devices import resolve_devices
@@ -65,7 +65,7 @@ class Experiment:
         asked = config.model.backbone
         on_gpu = resolve_devices(config.engine.device)[0].type != "cpu"
         config = config.fitted(dataset.input_shape, on_gpu)
-        partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
+        partition = partition_dataset(config.partition, dataset, config.run.seed)
         info = RunInfo(
             dataset.input_shape,
             dataset.mean,
@@ -96,10 +96,12 @@ class Experiment:
             has_labels=dataset.labels is not None,
             num_test_samples=len(dataset.test_samples),
             has_cluster_model=method.overrides("cluster_model"),
+            held_out_labels=config.data.held_out_labels,
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
-        clients = FederatedDataset(samples, partition.indices, labels if method.needs_labels else None)
+        seen = labels if method.needs_labels else None
+        clients = FederatedDataset(samples, partition.indices, seen, dataset.num_clustered_rows)
         choices = () if config.model.backbone == asked else (_backbone_note(method, on_gpu),)
         return Experiment(config, dataset, partition, labels, method, clients, choices)
 
@@ -126,10 +128,22 @@ class Experiment:
         return WorkerSetup(self.method, self.clients, postprocessor, config.aggregation)
 
     def probe_data(self) -> ProbeData:
-        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are."""
-        data = self.dataset
+        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are.
+
+        The unlabelled part of a data set is not among them.
+        """
+        data, number = self.dataset, self.dataset.num_clustered
         labels = data.labels if self.config.labels.probe == "all" else self.labels
-        return ProbeData(self.clients.samples, labels, data.test_samples, data.test_labels)
+        visible, true = (None if values is None else values[:number] for values in (labels, data.labels))
+        return ProbeData(
+            self.clients.samples[:number],
+            visible,
+            data.test_samples,
+            data.test_labels,
+            true,
+            data.finetune_samples,
+            data.finetune_labels,
+        )
 
     def initial_server(self) -> Payload:
         """Return the server's payload before the first round: untrained weights."""
@@ -139,7 +153,8 @@ class Experiment:
         """Return the config's probes on this data, for any state of the server."""
         config = self.config
         views = make_views(config.views, self.dataset.input_shape)
-        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, self.partition.indices)
+        rows = [rows[rows < self.dataset.num_clustered] for rows in self.partition.indices]
+        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, rows)
 
 
 def run_path(config: Config) -> Path:

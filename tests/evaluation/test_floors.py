@@ -23,8 +23,9 @@ from unisono.evaluation.floors import (
     measure_floors,
     verdict,
 )
+from unisono.evaluation.label_probes import class_balanced
 from unisono.evaluation.linear import linear_probe
-from unisono.evaluation.probes import ProbeData, class_balanced, run_probes
+from unisono.evaluation.probes import ProbeData, run_probes
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +136,21 @@ def test_verdict_says_which_floor_and_why() -> None:
         assert word in sentence
     assert verdict({"align": 0.3}, scores) == (True, "")
     assert verdict({"linear": 0.3}, {}) == (True, "")
+
+
+def test_floors_have_the_linear_probes_of_public_codes(data: ProbeData) -> None:
+    probes = ("linear-orchestra", "linear-easyfl", "linear-adam", "finetune-1")
+    config = EvaluationConfig(probes=probes, orchestra_epochs=2, easyfl_linear_epochs=2, sgd_steps=20)
+    untrained = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).eval()
+    found = measure_floors(config, data, untrained, clusters=False, crop_flip=lambda x, generator: x)
+    assert all(set(found[name]) == set(probes[:3]) for name in FLOORS)
+
+
+def test_floors_are_measured_on_the_training_samples_where_nothing_is_held_out(data: ProbeData) -> None:
+    empty = data.test_samples[:0]
+    whole = ProbeData(data.train_samples, data.train_labels, empty, None, data.train_labels)
+    untrained = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).eval()
+    found = measure_floors(EvaluationConfig(), whole, untrained, clusters=True)
+    as_test = ProbeData(data.train_samples, data.train_labels, data.train_samples, data.train_labels)
+    expected = run_probes(EvaluationConfig(probes=("kmeans",)), Pixels(), None, as_test, Context(0), None)
+    assert found[PIXELS]["nmi"] == found[PIXELS]["kmeans-nmi"] == expected["kmeans-nmi"]

@@ -11,6 +11,7 @@ from unisono.clustering.federated_kmeans import merge_clusters
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share
+from unisono.federation.client_turn import FederatedDataset
 from unisono.losses.clustering import assignment_entropy, cluster_contrast, instance_contrast
 from unisono.methods.fedmcc import CLUSTER, LEARNT, REPRESENT, SEED, FedMCC
 from unisono.methods.local_training import Batch
@@ -37,6 +38,26 @@ def stages(rounds: int, **options: Any) -> list[str]:
 def test_stages_change_after_the_rounds_that_the_config_says() -> None:
     assert stages(5, represent_rounds=2) == [REPRESENT, REPRESENT, CLUSTER, CLUSTER, CLUSTER]
     assert stages(3, represent_rounds=9) == [REPRESENT] * 3
+
+
+@pytest.mark.parametrize(("phase", "rows"), [(REPRESENT, range(14)), (CLUSTER, range(8))])
+def test_stage_2_leaves_the_unlabelled_part_out(phase: str, rows: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = make()
+    seen: list[int] = []
+    for name in ("loss", "loss_of_clusters"):
+        own = getattr(method, name)
+
+        def watched(nets: Any, batch: Batch, generator: torch.Generator, own: Any = own) -> Any:
+            seen.extend((batch.x.flatten(1)[:, 0] * 255).round().int().tolist())
+            return own(nets, batch, generator)
+
+        monkeypatch.setattr(method, name, watched)
+    samples = torch.randint(0, 256, (14, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    samples[:, 0, 0, 0] = torch.arange(14)  # the first pixel tells the row
+    data = FederatedDataset(samples, [torch.arange(14)], None, 8).client_data(0, CPU)
+    server, ctx = method.init_server(Context(0)), Context(0, 0, phase, 0)
+    method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
+    assert sorted(seen) == list(rows)
 
 
 def test_the_last_eleventh_of_a_run_clusters_where_the_config_says_nothing() -> None:

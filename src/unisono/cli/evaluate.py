@@ -48,7 +48,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--probe",
-            help="linear, linear-sgd, knn, labels-10, finetune-1, finetune-10, clusters, kmeans, alignment; repeatable.",
+            help="linear, knn, labels-10, finetune-1, finetune-10, clusters, kmeans, alignment, or the probe of a public code "
+            "such as linear-orchestra; repeatable.",
         ),
     ] = None,
     settings: Annotated[

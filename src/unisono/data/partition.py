@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.registry import Registry
+from unisono.data.datasets import Dataset
 
 Integers = NDArray[np.int64]
 
@@ -43,11 +44,13 @@ class Samples:
         num_samples: size of the data set.
         labels: shape (num_samples,), None where there are none.
         owners: who brought each sample, shape (num_samples,), None where nobody did.
+        superclasses: the superclass of each label, by its number; empty where there are none.
     """
 
     num_samples: int
     labels: Integers | None = None
     owners: Integers | None = None
+    superclasses: tuple[int, ...] = ()
 
     def classes(self, scheme: str) -> Integers:
         """Return the labels as numbers 0, 1, ... without gaps, shape (num_samples,); raise a UserError if one is missing."""
@@ -110,8 +113,30 @@ def mean_number_held(counts: Tensor, least_share: float = 0.0) -> float:
     return float(((counts > 0) & (shares >= least_share)).sum(dim=1).double().mean())
 
 
+def partition_dataset(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
+    """Return the split of a data set's training samples that config and seed decide.
+
+    The scheme deals the samples without the unlabelled part, which is dealt in near-equal random parts under every scheme.
+    """
+    number = dataset.num_clustered
+    labels, owners = (None if values is None else values[:number] for values in (dataset.labels, dataset.owners))
+    found = make_partition(config, labels, owners, number, seed, superclasses=dataset.superclasses)
+    if dataset.num_unlabelled == 0:
+        return found
+    order = Context(seed).numpy_rng("partition-unlabelled").permutation(dataset.num_unlabelled) + number
+    parts = np.split(order, np.cumsum(even_sizes(len(order), found.num_clients))[:-1])
+    joined = [torch.cat((rows, torch.from_numpy(np.sort(part)))) for rows, part in zip(found.indices, parts, strict=True)]
+    return replace(found, indices=tuple(joined))
+
+
 def make_partition(
-    config: PartitionConfig, labels: Tensor | None, owners: Tensor | None, num_samples: int, seed: int
+    config: PartitionConfig,
+    labels: Tensor | None,
+    owners: Tensor | None,
+    num_samples: int,
+    seed: int,
+    *,
+    superclasses: tuple[int, ...] = (),
 ) -> Partition:
     """Return the split that config, labels and seed decide.
 
@@ -121,6 +146,7 @@ def make_partition(
         owners: who brought each sample, shape (num_samples,), None where nobody did.
         num_samples: size of the data set.
         seed: the run's seed.
+        superclasses: the superclass of each label, by its number; empty where there are none.
     """
     partitioner = partitioners[config.scheme]
     owners_decide = config.scheme == "natural"
@@ -129,7 +155,7 @@ def make_partition(
             f"partition.num_clients must be <= {num_samples // config.min_samples} for {num_samples} samples "
             f"(at least {config.min_samples} per client), got {config.num_clients}."
         )
-    samples = Samples(num_samples, _numbers(labels), _numbers(owners))
+    samples = Samples(num_samples, _numbers(labels), _numbers(owners), superclasses)
     client_of = partitioner(config, samples, Context(seed).numpy_rng("partition"))
     if client_of.shape != (num_samples,) or (client_of < 0).any():
         raise ValueError(f"partitioner {config.scheme!r} must name a client >= 0 for each of {num_samples} samples")

@@ -142,7 +142,8 @@ class ClientRun:
                 f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
                 f"{self.method.info.input_shape}."
             )
-        self._data = ClientData(dataset.samples, torch.arange(len(dataset.samples)), None, self._device)
+        rows = torch.arange(len(dataset.samples))
+        self._data = ClientData(dataset.samples, rows, None, self._device, dataset.num_clustered_rows)
         self._nets: nn.ModuleDict = prepare_nets(self.method, self._device)
         self._postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
         self._path = directory.states / "".join(letter for letter in self._run if letter.isalnum() or letter in "-_")

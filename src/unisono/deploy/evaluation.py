@@ -95,6 +95,6 @@ def load_labelled(path: Path, shape: tuple[int, ...], wanted: DataConfig) -> Dat
 
 def labelled_evaluator(config: Config, method: Method, dataset: Dataset) -> Evaluator:
     """Return the usual probes on the server's labelled samples."""
-    data = ProbeData(dataset.samples, dataset.labels, dataset.test_samples, dataset.test_labels)
+    data = ProbeData(dataset.samples, dataset.labels, dataset.test_samples, dataset.test_labels, dataset.labels)
     views = make_views(config.views, dataset.input_shape)
     return Evaluator(config.evaluation, method, data, config.run.seed, views.pair, [torch.arange(len(dataset.samples))])

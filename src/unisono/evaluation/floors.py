@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import get_args
 
 import numpy as np
 import torch
@@ -22,14 +23,15 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import as_float
 from unisono.core.context import Context
-from unisono.evaluation.config import EvaluationConfig, ProbeName, chosen_probes
+from unisono.evaluation.config import FRACTIONS, EvaluationConfig, ProbeName, chosen_probes
 from unisono.evaluation.probes import ProbeData, Views, run_probes
+from unisono.evaluation.published import Augment
 
 Floors = dict[str, dict[str, float]]
 """Scores by floor and by the name of the probe's number."""
 PIXELS, PCA, UNTRAINED = "raw pixels", "PCA of pixels", "untrained weights"
 FLOORS = (PIXELS, PCA, UNTRAINED)
-MEASURED: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "labels-10", "kmeans", "alignment")
+MEASURED = tuple(name for name in get_args(ProbeName) if name not in FRACTIONS and name != "clusters")
 """Probes that floors have; fine-tuning needs a network that can be trained."""
 JUDGED = ("linear", "knn", "labels-10")
 """Numbers by which a run is said to be above or below a floor."""
@@ -95,6 +97,7 @@ def measure_floors(
     clusters: bool,
     views: Views | None = None,
     client_indices: Sequence[Tensor] | None = None,
+    crop_flip: Augment | None = None,
 ) -> Floors:
     """Return the scores of all floors, from the cache where they were measured before.
 
@@ -105,8 +108,9 @@ def measure_floors(
         clusters: whether the method clusters, so that k-means is to be compared with it.
         views: as for ``run_probes``.
         client_indices: as for ``run_probes``.
+        crop_flip: as for ``run_probes``.
     """
-    wanted = chosen_probes(config, data.has_labels, clusters)
+    wanted = chosen_probes(config, data.has_labels, clusters, data.held_out)
     probes = [name for name in MEASURED if name in wanted]
     if "clusters" in wanted and "kmeans" not in probes and (data.has_labels or config.kmeans_clusters is not None):
         probes.append("kmeans")
@@ -121,7 +125,14 @@ def measure_floors(
         scores = _read(key)
         if scores is None:
             scores = run_probes(
-                chosen, _encoder(name, data, untrained), None, data, Context(0), views, client_indices=client_indices
+                chosen,
+                _encoder(name, data, untrained),
+                None,
+                data,
+                Context(0),
+                views,
+                client_indices=client_indices,
+                crop_flip=crop_flip,
             )
             _write(key, scores)
         found[name] = scores | {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}
@@ -171,7 +182,7 @@ def cache_directory() -> Path:
 def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
     """Return a hash of the probes and of all samples and labels."""
     found = hashlib.sha256(config.model_dump_json(exclude={"probe_every", "floors", "warm_start"}).encode())
-    for tensor in (data.train_samples, data.train_labels, data.test_samples, data.test_labels):
+    for tensor in (data.train_samples, data.train_labels, *data.judged):
         found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         if tensor is not None:
             found.update(_bytes(tensor))

@@ -167,7 +167,7 @@ def fit_linear_sgd(
     weight, bias = start.weight.clone().requires_grad_(), start.bias.clone().requires_grad_()
     optimizer = torch.optim.SGD([weight, bias], lr=learning_rate, momentum=0.9, nesterov=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
-    for batch in islice(_batches(len(x), batch_size, generator), num_steps):
+    for batch in islice(random_batches(len(x), batch_size, generator), num_steps):
         optimizer.zero_grad()
         loss = F.cross_entropy(x[batch] @ weight + bias, targets[batch])
         loss.backward()
@@ -176,7 +176,7 @@ def fit_linear_sgd(
     return LinearClassifier(weight.detach(), bias.detach(), classes)
 
 
-def _batches(num_samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def random_batches(num_samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield positions, reshuffled after every pass, without end."""
     while True:
         yield from torch.randperm(num_samples, generator=generator).split(batch_size)

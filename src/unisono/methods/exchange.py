@@ -252,7 +252,7 @@ class DataExchange(LocalTraining[E]):
     ) -> tuple[Update, Payload]:
         local = self._with_buffer(received, local, data)
         points = local.groups["buffer"]["points"] if "buffer" in local.groups else data.samples[:0]
-        joined = DataWithReceived(data.samples, data.indices, None, data.device, points)
+        joined = DataWithReceived(data.samples, data.indices, None, data.device, received=points)
         for name in self.shared_networks:
             load_state(nets[name], local.groups[name])
         nets.train()

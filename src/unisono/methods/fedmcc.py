@@ -121,6 +121,8 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
+        if ctx.phase != REPRESENT:
+            data = data.clustered
         if ctx.phase == SEED:
             return self._seeds(nets, received, data, ctx), local
         loss = self.loss if ctx.phase == REPRESENT else self.loss_of_clusters

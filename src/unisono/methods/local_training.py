@@ -86,6 +86,9 @@ class LocalTraining(Method[C]):
     training_phases: tuple[str, ...] = ("train",)
     """The phases that train; every network has a role in one of them."""
 
+    instance_pass: bool = False
+    """True if ``loss`` looks at ``batch.instance_only``: the unlabelled part of a data set has a pass of its own per epoch."""
+
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
         if self.training.keep_optimizer and type(self).client_step is not LocalTraining.client_step:
@@ -282,6 +285,7 @@ class LocalTraining(Method[C]):
                 after_step=lambda: self.update_targets(nets, ctx.phase),
                 optimizer=optimizer,
                 source=f"{self.name}.loss",
+                instance_pass=self.instance_pass,
             )
         if memory is not None:
             memory |= get_optimizer_state(optimizer, trained)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -106,24 +107,43 @@ class Batch:
         x: un-augmented samples, floats, shape (batch, *input_shape).
         positions: where they stand among the client's samples, shape (batch,).
         labels: visible labels, shape (batch,), -1 where hidden; None for methods that see none.
+        instance_only: True if no sample of the batch may enter a loss of clusters.
     """
 
     x: Tensor
     positions: Tensor
     labels: Tensor | None
+    instance_only: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
 
 
-def batches(data: ClientData, training: TrainingConfig, generator: torch.Generator) -> Iterator[Batch]:
-    """Yield random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
-    per_epoch = -(-len(data) // training.batch_size)
+def batches(
+    data: ClientData, training: TrainingConfig, generator: torch.Generator, instance_pass: bool = False
+) -> Iterator[Batch]:
+    """Yield random batches for one round of local training: whole epochs, or ``local_steps`` batches.
+
+    Args:
+        data: the client's samples.
+        training: epochs and batch size.
+        generator: draws the order.
+        instance_pass: begin every epoch with a pass over the samples that are for the instance loss only; otherwise they are
+            among the others.
+    """
+    only = data.instance_only if instance_pass else torch.zeros(len(data), dtype=torch.bool)
+    passes = [(part, instance_only) for part, instance_only in ((only, True), (~only, False)) if bool(part.any())]
+    per_epoch = sum(-(-int(part.sum()) // training.batch_size) for part, _ in passes)
     num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
     while num_batches > 0 and per_epoch > 0:
-        for positions in torch.randperm(len(data), generator=generator).split(training.batch_size)[:num_batches]:
+        epoch: list[tuple[Tensor, bool]] = []
+        for part, instance_only in passes:
+            rows = part.nonzero().flatten()
+            order = rows[torch.randperm(len(rows), generator=generator)]
+            epoch += [(positions, instance_only) for positions in order.split(training.batch_size)]
+        for positions, instance_only in epoch[:num_batches]:
             labels = None if data.labels is None else data.label_batch(positions)
-            yield Batch(data.batch(positions), positions, labels)
+            yield Batch(data.batch(positions), positions, labels, instance_only)
         num_batches -= per_epoch
 
 
@@ -140,8 +160,9 @@ def train_locally(
     optimizer: torch.optim.Optimizer | None = None,
     anchor: Sequence[Tensor] | None = None,
     source: str = "loss",
+    instance_pass: bool = False,
 ) -> dict[str, float]:
-    """Train in place and return the mean of every term over the steps.
+    """Train in place and return the mean of every term over the steps that have it.
 
     Args:
         parameters: what is trained.
@@ -155,6 +176,7 @@ def train_locally(
         optimizer: continues with what it remembers, at its own learning rate; a new one where None.
         anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
         source: what the messages call the loss, such as ``simclr.loss``.
+        instance_pass: as for ``batches``.
     """
     optimizer = make_optimizer(training, parameters, learning_rate) if optimizer is None else optimizer
     scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
@@ -162,8 +184,9 @@ def train_locally(
         anchor = [parameter.detach().clone() for parameter in parameters]
     views = ctx.rng("views", ctx.device)
     sums: dict[str, Tensor] = {}
+    counts: Counter[str] = Counter()
     num_steps = num_skipped = 0
-    for batch in batches(data, training, ctx.rng("order")):
+    for batch in batches(data, training, ctx.rng("order"), instance_pass):
         if len(batch) < min_batch_size:
             num_skipped += 1
             continue
@@ -179,10 +202,11 @@ def train_locally(
         scaler.update()
         after_step()
         num_steps += 1
+        counts.update(terms.keys())
         for name, term in terms.items():
             sums[name] = sums[name] + term.detach() if name in sums else term.detach()
     optimizer.zero_grad()  # gradients are as large as the networks: no room for them while the update is made
-    metrics = {name: float(value) / num_steps for name, value in sums.items()}
+    metrics = {name: float(value) / counts[name] for name, value in sums.items()}
     if num_skipped:
         metrics["skipped_batches"] = float(num_skipped)
     return metrics

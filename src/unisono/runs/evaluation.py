@@ -13,6 +13,7 @@ from unisono.core.context import Context
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.data.partition import Partition, mean_number_held
+from unisono.data.views import ViewsConfig, make_views
 from unisono.evaluation.config import EvaluationConfig
 from unisono.evaluation.floors import Floors, measure_floors
 from unisono.evaluation.linear import LinearClassifier
@@ -52,6 +53,7 @@ class Evaluator:
         self._seed = seed
         self._views = views
         self._client_indices = client_indices
+        self._crop_flip = make_views(ViewsConfig(preset="orchestra-supervised"), method.info.input_shape).first
 
     def __call__(
         self,
@@ -78,6 +80,7 @@ class Evaluator:
             client_indices=self._client_indices,
             previous_cluster_model=None if previous is None else self._method.cluster_model(previous),
             layers=layers,
+            crop_flip=self._crop_flip,
         )
 
     def floors(self) -> Floors:
@@ -86,7 +89,7 @@ class Evaluator:
             return {}
         clusters = self._method.overrides("cluster_model")
         untrained = self._method.encoder(self._method.init_server(Context(0)))
-        return measure_floors(self._config, self._data, untrained, clusters, self._views, self._client_indices)
+        return measure_floors(self._config, self._data, untrained, clusters, self._views, self._client_indices, self._crop_flip)
 
 
 class Evaluation(Callback):

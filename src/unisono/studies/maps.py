@@ -75,9 +75,9 @@ def _title(cell_result: CellResult, metric: str) -> str:
 def _points(cell: Cell, config: StudyConfig) -> tuple[Array, Array, tuple[str, ...]]:
     """Return the points of test samples, the number of each one's colour, and the names of the colours."""
     experiment = Experiment.prepare(cell.config())
-    data = experiment.dataset
+    samples, true_labels = experiment.probe_data().judged
     server = experiment.initial_server() if cell.untrained else load(cell.path).server
-    samples = data.test_samples[:MOST_POINTS]
+    samples = samples[:MOST_POINTS]
     assignments = None
     if "clusters" in (config.map_points, config.map_colours):
         clusters = experiment.method.cluster_model(server)
@@ -92,8 +92,8 @@ def _points(cell: Cell, config: StudyConfig) -> tuple[Array, Array, tuple[str, .
         points = embed(experiment.method.encoder(server), samples).double().numpy()
     if assignments is not None and config.map_colours == "clusters":
         return points, assignments.argmax(axis=1), tuple(f"cluster {number}" for number in range(assignments.shape[1]))
-    labels = np.zeros(len(samples)) if data.test_labels is None else data.test_labels[:MOST_POINTS].numpy()
-    return points, labels, data.class_names if data.test_labels is not None else ("samples",)
+    labels = np.zeros(len(samples)) if true_labels is None else true_labels[:MOST_POINTS].numpy()
+    return points, labels, experiment.dataset.class_names if true_labels is not None else ("samples",)
 
 
 def _add_classes(figure: Figure, names: tuple[str, ...]) -> None:
