@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.data.test_partition import balanced_labels, partition_of
 from unisono.core.errors import UserError
 from unisono.data.dirichlet import log_gamma_draws, normalised
+from unisono.data.partition import PartitionConfig, make_partition
 from unisono.data.partitioners.dirichlet import balance, round_shares
 
 
@@ -202,6 +203,23 @@ def test_quantity_skew_is_log_normal_with_a_floor():
     assert sizes.min() >= 10
     assert float((sizes - 10).log().std()) == pytest.approx(0.7, abs=0.07)
     assert partition_of("quantity-skew", labels, 500, sigma=0.0).sizes.unique().tolist() == [200]
+
+
+def test_stratified_parts_have_the_same_number_of_each_class():
+    """Of classes of 103, 50 and 7 samples, eleven clients have equal numbers within one, and equal sizes within one."""
+    labels = torch.cat([torch.full((size,), label) for label, size in enumerate((103, 50, 7))])
+    labels = labels[torch.randperm(160, generator=torch.Generator().manual_seed(0))]
+    partition = partition_of("iid", labels, 11, stratified=True)
+    counts = partition.class_counts(labels)
+    assert counts.sum(dim=0).tolist() == [103, 50, 7]
+    assert (counts.amax(dim=0) - counts.amin(dim=0)).tolist() == [1, 1, 1]
+    assert partition.sizes.max() - partition.sizes.min() == 1
+    other = partition_of("iid", labels, 11, seed=1, stratified=True)
+    assert [rows.tolist() for rows in other.indices] != [rows.tolist() for rows in partition.indices]
+    plain = partition_of("iid", labels, 11).class_counts(labels)
+    assert int((plain.amax(dim=0) - plain.amin(dim=0)).max()) > 1
+    with pytest.raises(UserError, match=r"iid with partition\.stratified = true' needs labels"):
+        make_partition(PartitionConfig(num_clients=2, scheme="iid", stratified=True), None, None, 9, 0)
 
 
 def test_quantity_skew_leaves_labels_iid():

@@ -33,6 +33,7 @@ class PartitionConfig(Section):
     )
     classes_per_client: int = Field(2, ge=1, description="classes that each client holds under classes-per-client")
     sigma: float = Field(1.0, ge=0, description="log-normal spread of the sizes under quantity-skew; 0 means equal sizes")
+    stratified: bool = Field(False, description="iid: every client gets the same number of each class, within one sample")
     min_samples: int = Field(1, ge=1, description="least number of samples per client; natural only reports clients below it")
 
 

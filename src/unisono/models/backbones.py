@@ -36,6 +36,11 @@ class ModelConfig(Section):
     width: float = Field(1.0, gt=0, le=16, description="factor of all widths; 0.25 means a ResNet of 16, 32, 64, 128 channels")
     norm: Norm = Field("batch", description="normalisation of convnets, ResNets and heads: batch or group")
     stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
+    normalize_input: bool | Literal["half"] = Field(
+        True,
+        description="what the encoder does to samples first: true subtracts the mean of the training samples and divides by "
+        "their deviation, per channel; half takes 0.5 for both; false leaves them in [0, 1]",
+    )
     pretrained: str | None = Field(
         None, min_length=1, description="start from this encoder: a finished run directory, or a .safetensors file of one"
     )
@@ -107,6 +112,8 @@ def make_backbone(
         std: what to divide by, per channel.
     """
     channels, *spatial = input_shape
+    if config.normalize_input is not True:
+        mean, std = ((0.5,), (0.5,)) if config.normalize_input == "half" else ((0.0,), (1.0,))
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
             raise ValueError(f"{name} has {len(numbers)} numbers for {channels} channels")
