@@ -60,7 +60,9 @@ class EvaluationConfig(Section):
     sgd_learning_rate: float = Field(0.1, gt=0, description="linear-sgd: learning rate of the first step.")
     adam_learning_rate: float = Field(1e-4, gt=0, description="linear-adam: learning rate.")
     warm_start: bool = Field(False, description="linear-sgd: begin with the layer of the evaluation before.")
-    knn_neighbors: int = Field(200, ge=1, description="knn: number of neighbours.")
+    knn_neighbors: int | None = Field(
+        None, ge=1, description="knn: number of neighbours; unset: 200 of 50,000 training samples, and that share of fewer."
+    )
     knn_temperature: float = Field(0.1, gt=0, description="knn: a neighbour's weight is exp(cosine / temperature).")
     finetune_epochs: int = Field(30, ge=1, description="finetune-1 and finetune-10: passes over the labelled part.")
     finetune_batch_size: int = Field(64, ge=2, description="finetune-1 and finetune-10: samples per step.")
