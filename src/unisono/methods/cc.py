@@ -26,7 +26,7 @@ class CC(ClusterHeads[CCConfig]):
     shared_networks = ("encoder", "instance_head", "cluster_head")
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
+        h = self.pass_views(nets["encoder"], torch.cat(self.views.pair(batch.x, generator)))
         z_a, z_b = nets["instance_head"](h).chunk(2)
         c_a, c_b = nets["cluster_head"](h).softmax(dim=1).chunk(2)
         instance, cluster = instance_loss([(z_a, z_b)], self.config), cluster_loss([(c_a, c_b)], self.config)
