@@ -132,9 +132,10 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        z_a, z_b = nets["instance_head"](nets["encoder"](views)).chunk(2)
+        z_a, z_b = nets["instance_head"](self.pass_views(nets["encoder"], views)).chunk(2)
         with torch.no_grad():
-            target_z_a, target_z_b = nets["target_instance_head"](nets["target_encoder"](views)).chunk(2)
+            target_h = self.pass_views(nets["target_encoder"], views)
+            target_z_a, target_z_b = nets["target_instance_head"](target_h).chunk(2)
         return {"loss": instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)}
 
     def loss_of_clusters(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:

@@ -26,6 +26,7 @@ from unisono.models.backbones import Backbone, ModelConfig, make_backbone
 from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state, update_ema
+from unisono.models.norms import batch_norm_learns
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
 from unisono.models.pretrained import load_pretrained
 
@@ -85,6 +86,8 @@ class LocalTraining(Method[C]):
 
     training_phases: tuple[str, ...] = ("train",)
     """The phases that train; every network has a role in one of them."""
+    moves_targets_first: bool = False
+    """True if target networks move before the loss of a step, false if after the optimiser's step."""
 
     instance_pass: bool = False
     """True if ``loss`` looks at ``batch.instance_only``: the unlabelled part of a data set has a pass of its own per epoch."""
@@ -175,6 +178,18 @@ class LocalTraining(Method[C]):
         backbone = make_backbone(self.model, info.input_shape, info.mean, info.std)
         self.check_micro_batch(can_take_parts(backbone))
         return backbone
+
+    def pass_views(self, net: nn.Module, views: Tensor, number: int = 2) -> Tensor:
+        """Return the output of a network for several views of a batch, in one pass or, if BatchNorm learns in it, one for each.
+
+        Args:
+            net: gives a row for every row.
+            views: all rows of the first view, then all of the second, and so on.
+            number: of views.
+        """
+        if not (self.training.separate_views and batch_norm_learns(net)):
+            return net(views)  # type: ignore[no-any-return]
+        return torch.cat([net(view) for view in views.chunk(number)])
 
     def check_networks(self, nets: nn.ModuleDict) -> None:
         roles = [self.network_roles(phase) for phase in self.training_phases]
@@ -269,6 +284,8 @@ class LocalTraining(Method[C]):
         }
         optimizer = make_optimizer(self.training, list(trained.values()), learning_rate)
         load_optimizer_state(optimizer, trained, memory or {})
+        moves = (lambda: self.update_targets(nets, ctx.phase)), (lambda: None)
+        before_step, after_step = moves if self.moves_targets_first else reversed(moves)
         with (
             in_precision(nets, self.training.precision),
             in_parts(nets, self.training.micro_batch),
@@ -282,7 +299,8 @@ class LocalTraining(Method[C]):
                 ctx,
                 learning_rate=learning_rate,
                 min_batch_size=self.min_batch_size,
-                after_step=lambda: self.update_targets(nets, ctx.phase),
+                before_step=before_step,
+                after_step=after_step,
                 optimizer=optimizer,
                 source=f"{self.name}.loss",
                 instance_pass=self.instance_pass,
@@ -292,7 +310,7 @@ class LocalTraining(Method[C]):
         return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
 
     def update_targets(self, nets: nn.ModuleDict, phase: str) -> None:
-        """Move the target networks of a phase towards their online networks; called after every step."""
+        """Move the target networks of a phase towards their online networks; called in every step."""
         for target, online in self.network_roles(phase).targets.items():
             update_ema(nets[target], nets[online], self.ema_decay(phase))
 

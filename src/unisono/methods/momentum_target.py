@@ -61,7 +61,8 @@ class MomentumTarget(LocalTraining[T]):
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        p_a, p_b = nets["predictor"](nets["projector"](nets["encoder"](views))).chunk(2)
+        projected = self.pass_views(nets["projector"], self.pass_views(nets["encoder"], views))
+        p_a, p_b = self.pass_views(nets["predictor"], projected).chunk(2)
         with torch.no_grad():
-            t_a, t_b = nets["target_projector"](nets["target_encoder"](views)).chunk(2)
+            t_a, t_b = self.pass_views(nets["target_projector"], self.pass_views(nets["target_encoder"], views)).chunk(2)
         return {"loss": self.loss_weight * symmetric_byol_regression(p_a, p_b, t_a, t_b)}

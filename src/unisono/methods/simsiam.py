@@ -72,10 +72,10 @@ class SimSiam(TwoViews[SimSiamConfig]):
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        h = nets["encoder"](views)
-        z = nets["projector"](h)
+        h = self.pass_views(nets["encoder"], views)
+        z = self.pass_views(nets["projector"], h)
         z_1, z_2 = z.chunk(2)
-        p_1, p_2 = nets["predictor"](z).chunk(2)
+        p_1, p_2 = self.pass_views(nets["predictor"], z).chunk(2)
 
         def predict(rows: Rows) -> torch.Tensor:
             return 0.5 * (negative_cosine(p_1[rows], z_2[rows]) + negative_cosine(p_2[rows], z_1[rows]))

@@ -79,20 +79,21 @@ def add_targets(nets: nn.ModuleDict, names: Sequence[str]) -> nn.ModuleDict:
 
 
 def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
-    """Move the target towards the online module, in place: target = momentum * target + (1 - momentum) * online.
+    """Move the target's parameters towards the online ones, in place: target = momentum * target + (1 - momentum) * online.
 
-    The rule covers parameters and float buffers alike, so a target's BatchNorm statistics trail the online ones as its weights
-    do.
+    Buffers stay: the BatchNorm statistics of a target, which is in train mode, follow the batches that pass through it.
 
     Args:
         target: the slow copy.
         online: a module of the same shape.
         momentum: 1 leaves the target as it is, 0 makes it a copy.
     """
-    averages, values = state_view(target), state_view(online)
+    averages, values = (
+        {name: parameter.detach() for name, parameter in module.named_parameters()} for module in (target, online)
+    )
     if averages.keys() != values.keys():
         odd = min(averages.keys() ^ values.keys())
-        raise ValueError(f"only one of target and online has the tensor {odd!r}")
+        raise ValueError(f"only one of target and online has the parameter {odd!r}")
     if averages:
         torch._foreach_lerp_(list(averages.values()), [values[name] for name in averages], 1 - momentum)
 

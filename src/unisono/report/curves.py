@@ -24,7 +24,7 @@ SAID = {
     "divergence": ("Divergence", "distance", "Of the global encoder from the one a client trained last."),
     "label_variance": ("Variance of label counts", "variance", "0 where every client holds as many samples of each class."),
     "moved": ("Movement of centroids", "distance", "The farthest that one has moved in the round."),
-    "num_global_clusters": ("Global clusters", "clusters", ""),
+    "num_centroids": ("Centroids that arrived", "centroids", ""),
     "personal_predictor": ("Personal predictors", "share of clients", "Clients that kept their own."),
     "own_weight": ("Weight of own models", "mean over clients", "1 where clients start from their own model alone."),
     "points_moved": ("Points between clients", "points a round", "What neighbours sent each other."),

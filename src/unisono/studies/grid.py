@@ -85,6 +85,23 @@ def make_cells(
     return found
 
 
+def check_cells(cells: Iterable[Cell], scale: str) -> None:
+    """Raise a UserError if the parts of a cell do not fit, or if its method says that it would test nothing.
+
+    Args:
+        cells: before any of them runs.
+        scale: of their study.
+    """
+    for cell in cells:
+        config = cell.config()
+        if cell.untrained or config.partition.scheme == "natural":  # nothing is trained, or nobody knows how many clients
+            continue
+        clients = config.cohort.expected_size(config.partition.num_clients)
+        problem = config.method_class.study_problem(config.method, clients, scale)
+        if problem is not None:
+            raise UserError(f"{cell.title}: {problem}.")
+
+
 def select(cells: Sequence[Cell], study: Study, names: Iterable[str]) -> list[Cell]:
     """Return the cells of these variants and settings; where no variant (or no setting) is named, of all.
 
