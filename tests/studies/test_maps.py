@@ -90,7 +90,9 @@ def test_points_may_be_assignments_and_colours_clusters(tmp_path: Path) -> None:
 
 
 def test_a_method_without_clusters_has_no_such_map(tmp_path: Path) -> None:
-    (tmp_path / "clusters.toml").write_text(CLUSTERS.replace('"mcc"', '"simclr"').replace(', "method.num_clusters=4"', ""))
+    (tmp_path / "clusters.toml").write_text(
+        CLUSTERS.replace('"mcc"', '"simclr"').replace(', "method.num_clusters=4"', "").replace("['clusters']", "['knn']")
+    )
     study = read_study(tmp_path / "clusters.toml")
     cell = make_cells(study, tmp_path / "runs")[0]
     with pytest.raises(UserError, match="has no clusters to draw"):

@@ -78,7 +78,8 @@ def make_cells(
     found = []
     for seed in study.config.seeds if seeds is None else seeds:
         for setting in study.settings:
-            variants = [variant for variant in study.variants if not _skipped(study, variant.name, setting.name)]
+            run = [variant for variant in study.variants if not variant.quoted]
+            variants = [variant for variant in run if not _skipped(study, variant.name, setting.name)]
             if study.config.untrained and variants and not _skipped(study, UNTRAINED, setting.name):
                 found.append(_make(study, variants[0], setting, seed, directory, overrides, UNTRAINED))
             found += [_make(study, variant, setting, seed, directory, overrides, variant.name) for variant in variants]

@@ -53,6 +53,7 @@ class VariantConfig(ChoiceConfig):
     """A row of the table or a line of the figure: ``[[variant]]``."""
 
     metrics: dict[str, str] = Field(default_factory=dict, description="what this variant calls a metric of the study")
+    quoted: bool = Field(False, description="nothing is run: the row has the paper's own numbers alone")
     train: bool = Field(True, description="false: the encoder before the first round, and how classes lie with the clients")
 
 
