@@ -111,9 +111,9 @@ def test_fragments_are_extended_and_neither_listed_nor_run(write: Any) -> None:
 
 
 def test_a_method_without_numbers_of_its_own_is_noted() -> None:
-    chosen = Layer("--method", {"method": {"name": "rotpred"}})
+    chosen = Layer("--method", {"method": {"name": "fedu"}})
     assert assemble("orchestra/cifar10", [chosen]).notes == (
-        "orchestra/cifar10 has no numbers of its own for rotpred, which runs with the common ones.",
+        "orchestra/cifar10 has no numbers of its own for fedu, which runs with the common ones.",
     )
     assert not assemble("orchestra/cifar10", [Layer("--method", {"method": {"name": "byol"}})]).notes
     assert not assemble("orchestra/cifar10").notes

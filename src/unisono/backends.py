@@ -144,8 +144,8 @@ def standard_callbacks(
         found.append(ExchangeLog(directory, store, method, backend.engine.num_clients, labels))
     accountant = None
     if privacy.noise_multiplier > 0:
-        num_clients = backend.engine.num_clients
-        cohort = config.cohort.expected_size(num_clients)
+        cohort = config.cohort.expected_size(backend.engine.num_clients)
+        num_clients = config.cohort.num_taking_part(backend.engine.num_clients)
         accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, backend.sampling, num_clients, cohort)
         found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
     warnings = [*backend.warnings, *([] if backend.is_real or accountant is None else [SEEDED_NOISE])]

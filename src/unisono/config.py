@@ -145,7 +145,7 @@ class Config:
                     "training.lr_tuned_for_participation needs cohort.participation in place of cohort.size where "
                     "partition.scheme is 'natural', for the number of clients is the data's."
                 )
-            participation = self.cohort.size / (num_clients or self.cohort.size)
+            participation = self.cohort.size / (len(set(self.cohort.only)) or num_clients or self.cohort.size)
         return self.training.scaled(num_clients, participation)
 
     def fitted(self, input_shape: tuple[int, ...], on_gpu: bool) -> Config:

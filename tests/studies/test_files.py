@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from unisono.config import Config
 from unisono.core.method import RunInfo, methods
+from unisono.evaluation.config import ProbeName
 from unisono.models.backbones import backbones
 from unisono.models.nets import build_seeded
 from unisono.studies.figure import paper_value
@@ -123,4 +125,4 @@ def _probe_of(metric: str) -> str | None:
         return "kmeans"
     if metric in ("score", "align", "uniformity"):
         return "alignment"
-    return metric if metric in ("linear", "linear-sgd", "linear-adam", "knn", "finetune-1", "finetune-10") else None
+    return metric if metric in get_args(ProbeName) else None

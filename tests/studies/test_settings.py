@@ -54,7 +54,7 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
         ],
         "a setting of this study alone",
     ),
-    ("orchestra-figure-4", "small"): {"federation.rounds": SHORT, "training.local_epochs": SHORT},
+    ("orchestra-figure-4", "small"): {"training.local_epochs": SHORT},
     ("orchestra-figure-4", "paper"): {"federation.rounds": "20 in tuning, says C.4"},
     ("orchestra-figure-7", "small"): {
         "federation.rounds": SHORT,
@@ -66,6 +66,7 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ("orchestra-figure-10", "small"): {"training.local_epochs": SHORT},
     ("orchestra-figure-11", "small"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
     ("orchestra-figure-11", "paper"): {"federation.rounds": "only time is measured"},
+    ("orchestra-table-2", "small"): {"cohort.size": "two centroids for each global cluster", "federation.rounds": SHORT},
     ("orchestra-table-4", "paper"): {"model.backbone": "nothing is trained"},
     ("uv-figure-3b", "small"): {"shift.kind": JOINT},
     ("uv-figure-3b", "paper"): {"shift.kind": JOINT},
@@ -212,6 +213,32 @@ ORCHESTRA_RATES = {
 }
 """C.4 of the paper, across devices and across silos; supervised is our choice from the powers of ten of Charles et al. 2021."""
 
+ORCHESTRA_VIEWS = {
+    "simclr": "orchestra-simclr",
+    "simsiam": "orchestra-simclr",
+    "specloss": "orchestra-specloss",
+    "byol": "orchestra-byol",
+    "orchestra": "orchestra",
+    "rotpred": "none",
+    "supervised": "orchestra-supervised",
+}
+"""Presets by method, as the public code has them."""
+ORCHESTRA_HEADS: dict[str, dict[str, Any]] = {
+    "simclr": {"method.last_norm": True},
+    "simsiam": {"method.hidden_dim": 256, "method.bottleneck_dim": 512, "method.projection_dim": 512},
+    "specloss": {"method.last_norm": True},
+    "byol": {"method.hidden_dim": 1024, "method.projection_dim": 512},
+    "orchestra": {
+        "method.last_norm": True,
+        "method.evaluate": "online",
+        "method.target_view": "augmented",
+        "method.global_clustering": "prototypes",
+    },
+    "rotpred": {"method.last_norm": True},
+    "supervised": {},
+}
+"""Heads and options by method, as the public code has them."""
+
 
 def paper_numbers(cell: Resolved) -> dict[str, Any]:
     """What the papers, or the code that they build on, say about a cell at their scale."""
@@ -219,12 +246,19 @@ def paper_numbers(cell: Resolved) -> dict[str, Any]:
     silo = cell.recipe["partition.num_clients"] == 10
     if cell.study.startswith("orchestra"):
         expected: dict[str, Any] = {"training.batch_size": 256 if silo else 16, "training.local_epochs": 10}
+        expected |= {"training.drop_last": True, "views.preset": ORCHESTRA_VIEWS[cell.method], "model.norm": "batch"}
+        expected |= ORCHESTRA_HEADS[cell.method]
         if cell.method in ORCHESTRA_RATES:
             expected["training.learning_rate"] = ORCHESTRA_RATES[cell.method][silo]
         if cell.method in ("orchestra", "byol"):
             expected["method.ema"] = 0.99 if silo else 0.996
-        if cell.method == "supervised":
-            expected |= {"views.preset": "none", "views.crop_scale": [0.5, 1.0], "views.flip": 0.5}
+        hundred = options["data.dataset"] == "cifar100"
+        clusters = (128 if hundred else 64) if silo else (256 if hundred else 32)
+        if cell.method == "orchestra":
+            expected |= {"method.num_global_clusters": clusters, "method.num_local_clusters": 16 if hundred else 8}
+            expected["method.memory_size"] = 256 if silo else 128
+        if cell.method == "specloss":
+            expected["method.num_scores"] = clusters
         return expected
     if cell.study.startswith("fedmcc"):
         expected = {"model.stem": "imagenet" if options["data.image_size"] == 224 else "3x3", "training.batch_size": 128}

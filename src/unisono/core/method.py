@@ -213,6 +213,17 @@ class Method(ABC, Generic[C]):
         """Return warnings to show and record before the run, from the clients' numbers of samples."""
         return ()
 
+    @classmethod
+    def study_problem(cls, config: Section, clients_per_round: int, scale: str) -> str | None:
+        """Return why a study should not run this, such as too few clients for what it tests; None if it may.
+
+        Args:
+            config: the method's own table.
+            clients_per_round: that a round asks.
+            scale: paper, where numbers are the paper's, or small, where they are ours.
+        """
+        return None
+
     def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         """Return messages about a finished round, from the server states before and after it."""
         return ()

@@ -37,6 +37,7 @@ class PartitionConfig(Section):
     classes_per_client: int = Field(2, ge=1, description="classes that each client holds under classes-per-client")
     sigma: float = Field(1.0, ge=0, description="log-normal spread of the sizes under quantity-skew; 0 means equal sizes")
     stratified: bool = Field(False, description="iid: every client gets the same number of each class, within one sample")
+    seed: int | None = Field(None, ge=0, description="draws the split, so that runs of several seeds share it; unset: run.seed")
     min_samples: int = Field(1, ge=1, description="least number of samples per client; natural only reports clients below it")
 
 
@@ -149,7 +150,7 @@ def make_partition(
         labels: shape (num_samples,), None where there are none.
         owners: who brought each sample, shape (num_samples,), None where nobody did.
         num_samples: size of the data set.
-        seed: the run's seed.
+        seed: the run's seed; the table's own comes first.
         superclasses: the superclass of each label, by its number; empty where there are none.
     """
     partitioner = partitioners[config.scheme]
@@ -160,7 +161,8 @@ def make_partition(
             f"(at least {config.min_samples} per client), got {config.num_clients}."
         )
     samples = Samples(num_samples, _numbers(labels), _numbers(owners), superclasses)
-    client_of = partitioner(config, samples, Context(seed).numpy_rng("partition"))
+    own_seed = seed if config.seed is None else config.seed
+    client_of = partitioner(config, samples, Context(own_seed).numpy_rng("partition"))
     if client_of.shape != (num_samples,) or (client_of < 0).any():
         raise ValueError(f"partitioner {config.scheme!r} must name a client >= 0 for each of {num_samples} samples")
     sizes = np.bincount(client_of, minlength=0 if owners_decide else config.num_clients)

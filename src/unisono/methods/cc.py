@@ -27,7 +27,7 @@ class CC(ClusterHeads[CCConfig]):
     shared_networks = ("encoder", "instance_head", "cluster_head")
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
+        h = self.pass_views(nets["encoder"], torch.cat(self.views.pair(batch.x, generator)))
         z_a, z_b = nets["instance_head"](h).chunk(2)
         # The mean of ntxent over its anchors on both sides is half of the sides' sum; Eq. 2 halves its only side.
         half = 0.5 if self.config.contrast == "paper" else 1.0

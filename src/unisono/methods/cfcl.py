@@ -80,21 +80,23 @@ class CFCL(DataExchange[CFCLConfig]):
             nets["projector"] = mlp([encoder.feature_dim, width, width], norm=self.model.norm)
         return nets
 
-    def represent(self, nets: nn.ModuleDict, x: Tensor) -> Tensor:
+    def represent(self, nets: nn.ModuleDict, x: Tensor, num_views: int = 1) -> Tensor:
         """Return the space of the loss: the encoder's features, or for SimCLR their projections of unit length."""
+        z = self.pass_views(nets["encoder"], x, num_views)
         if self.config.loss == "simclr":
-            return F.normalize(nets["projector"](nets["encoder"](x)), dim=1)
-        z: Tensor = nets["encoder"](x)
+            return F.normalize(self.pass_views(nets["projector"], z, num_views), dim=1)
         return F.normalize(z, dim=1) if self.config.normalize else z
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         if self.config.loss == "simclr":
-            z_a, z_b = self.represent(nets, torch.cat(self.views.pair(batch.x, generator))).chunk(2)
+            z_a, z_b = self.represent(nets, torch.cat(self.views.pair(batch.x, generator)), 2).chunk(2)
             return {"loss": nt_xent(z_a, z_b, self.config.temperature)}
         views = self.views.first(batch.x, generator)
         drawn = self._draw_negatives(batch, generator)
         others = [] if drawn is None else [drawn[0]]
-        anchors, positives, *negatives = self.represent(nets, torch.cat((batch.x, views, *others))).split(len(batch))
+        anchors, positives, *negatives = self.represent(nets, torch.cat((batch.x, views, *others)), 2 + len(others)).split(
+            len(batch)
+        )
         if drawn is None:
             # The batch is a uniform draw from the device's points, so another row of it is another of its points.
             shift = int(torch.randint(1, len(batch), (), generator=generator, device=batch.x.device))

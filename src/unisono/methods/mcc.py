@@ -40,10 +40,10 @@ class MCC(ClusterHeads[MCCConfig]):
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        h = nets["encoder"](views)
+        h = self.pass_views(nets["encoder"], views)
         z_a, z_b = nets["instance_head"](h).chunk(2)
         with torch.no_grad():
-            target_h = nets["target_encoder"](views)
+            target_h = self.pass_views(nets["target_encoder"], views)
             target_z_a, target_z_b = nets["target_instance_head"](target_h).chunk(2)
         instance = instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)
         if batch.instance_only:

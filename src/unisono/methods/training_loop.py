@@ -30,12 +30,28 @@ class TrainingConfig(Section):
     local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
     local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
     batch_size: int = Field(16, ge=2, description="samples per step; a batch of one has nothing to compare")
+    drop_last: bool = Field(
+        False,
+        description="leave out the last batch of an epoch if it is not full; a client with fewer samples than batch_size "
+        "trains on all of them in one batch",
+    )
+    separate_views: bool = Field(
+        True,
+        description="the views of a batch pass a network with BatchNorm one after the other, each with statistics of its own; "
+        "false: all at once, which is faster; nothing changes without BatchNorm",
+    )
     micro_batch: int | None = Field(
         None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
     )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
+    keep_optimizer: bool = Field(
+        False, description="a client's optimiser remembers its moments from one round to the next, as where one client trains"
+    )
     learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
     schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
+    schedule_rounds: int | None = Field(
+        None, ge=1, description="rounds until the schedule ends, for a run that stops before; unset: federation.rounds"
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty")
     proximal_weight: float = Field(
@@ -89,7 +105,8 @@ class TrainingConfig(Section):
         """Return the learning rate of a round."""
         if self.schedule == "constant":
             return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
+        progress = min(round / (self.schedule_rounds or num_rounds), 1.0)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
@@ -126,18 +143,25 @@ def batches(
     """
     only = data.instance_only if instance_pass else torch.zeros(len(data), dtype=torch.bool)
     passes = [(part, instance_only) for part, instance_only in ((only, True), (~only, False)) if bool(part.any())]
-    per_epoch = sum(-(-int(part.sum()) // training.batch_size) for part, _ in passes)
+    per_pass = [_num_batches(int(part.sum()), training) for part, _ in passes]
+    per_epoch = sum(per_pass)
     num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
     while num_batches > 0 and per_epoch > 0:
         epoch: list[tuple[Tensor, bool]] = []
-        for part, instance_only in passes:
+        for (part, instance_only), number in zip(passes, per_pass, strict=True):
             rows = part.nonzero().flatten()
             order = rows[torch.randperm(len(rows), generator=generator)]
-            epoch += [(positions, instance_only) for positions in order.split(training.batch_size)]
+            epoch += [(positions, instance_only) for positions in order.split(training.batch_size)[:number]]
         for positions, instance_only in epoch[:num_batches]:
             labels = None if data.labels is None else data.label_batch(positions)
             yield Batch(data.batch(positions), positions, labels, instance_only)
         num_batches -= per_epoch
+
+
+def _num_batches(num_samples: int, training: TrainingConfig) -> int:
+    """Return the number of batches of one pass over so many samples."""
+    full, rest = divmod(num_samples, training.batch_size)
+    return full if rest == 0 or (training.drop_last and full > 0) else full + 1
 
 
 def train_locally(
@@ -149,6 +173,7 @@ def train_locally(
     *,
     learning_rate: float,
     min_batch_size: int = 1,
+    before_step: Callable[[], None] = lambda: None,
     after_step: Callable[[], None] = lambda: None,
     optimizer: torch.optim.Optimizer | None = None,
     anchor: Sequence[Tensor] | None = None,
@@ -165,6 +190,7 @@ def train_locally(
         ctx: gives the order of samples and the views.
         learning_rate: step size of this round.
         min_batch_size: smaller batches are skipped and counted in ``skipped_batches``.
+        before_step: called before the loss of every step, such as for a moving average that the loss is to see.
         after_step: called after every step, such as for a moving average.
         optimizer: continues with what it remembers, at its own learning rate; a new one where None.
         anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
@@ -183,6 +209,7 @@ def train_locally(
         if len(batch) < min_batch_size:
             num_skipped += 1
             continue
+        before_step()
         terms = loss_terms(loss(batch, views), source)
         if num_steps == 0:
             _check_first(terms["loss"], batch, ctx, source)

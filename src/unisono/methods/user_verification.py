@@ -114,12 +114,19 @@ class UserVerified(LocalTraining[U]):
         return sent.with_groups(**{VECTORS: server.groups[VECTORS]}) if self.verifies else sent
 
     def train(
-        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context, loss: Loss
+        self,
+        nets: nn.ModuleDict,
+        received: Payload,
+        local: Payload,
+        data: ClientData,
+        ctx: Context,
+        loss: Loss,
+        memory: dict[str, Tensor] | None = None,
     ) -> Update:
         if self.verifies:
             _vectors(nets).load(received.groups[VECTORS]["vectors"], ctx.client_id)
         watched = _FirstInformation(loss, f"{self.name}.loss")
-        update = super().train(nets, received, local, data, ctx, watched)
+        update = super().train(nets, received, local, data, ctx, watched, memory)
         update = replace(update, metrics={**update.metrics, **watched.information})
         if not self.verifies:
             return update

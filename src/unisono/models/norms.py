@@ -35,6 +35,11 @@ def make_norm(kind: Norm, channels: int, spatial_dims: int, affine: bool = True,
     return batch_norm(channels, affine=affine)
 
 
+def batch_norm_learns(net: nn.Module) -> bool:
+    """Return whether a layer of the net is a BatchNorm in train mode, so that the rows of a batch mix."""
+    return any(part.training for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+
+
 def num_groups(channels: int) -> int:
     """Return the largest divisor of ``channels`` that is at most 32 and leaves at least 8 channels in a group, else 1.
 

@@ -27,7 +27,7 @@ SAID = {
     "label_variance_anchors": ("Variance of anchors' label shares", "variance", ""),
     "label_variance_negatives": ("Variance of negatives' label shares", "variance", ""),
     "moved": ("Movement of centroids", "distance", "The farthest that one has moved in the round."),
-    "num_global_clusters": ("Global clusters", "clusters", ""),
+    "num_centroids": ("Centroids that arrived", "centroids", ""),
     "personal_predictor": ("Personal predictors", "share of clients", "Clients that kept their own."),
     "own_weight": ("Weight of own models", "mean over clients", "1 where clients start from their own model alone."),
     "points_moved": ("Points between clients", "points a round", "What neighbours sent each other."),

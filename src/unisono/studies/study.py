@@ -53,6 +53,7 @@ class VariantConfig(ChoiceConfig):
     """A row of the table or a line of the figure: ``[[variant]]``."""
 
     metrics: dict[str, str] = Field(default_factory=dict, description="what this variant calls a metric of the study")
+    quoted: bool = Field(False, description="nothing is run: the row has the paper's own numbers alone")
     train: bool = Field(True, description="false: the encoder before the first round, and how classes lie with the clients")
 
 
@@ -90,6 +91,10 @@ class StudyConfig(Section):
     untrained: bool = Field(False, description="a row of encoders before the first round")
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
     plot: Literal["bars", "line", "curves", "scatter", "embeddings"] = Field("bars", description="kind of the figure")
+    map_points: Literal["features", "clusters"] = Field(
+        "features", description="embeddings: the encoder's features, or the soft assignments of the cluster head"
+    )
+    map_colours: Literal["classes", "clusters"] = Field("classes", description="embeddings: what colours stand for")
     axis: Axis = Field("rounds", description="curves: what they go over")
     second_axis: Axis | None = Field(None, description="curves: draw them over this too")
     axis_label: str = Field("", description="line: what the settings' values are")
