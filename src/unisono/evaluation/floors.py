@@ -95,6 +95,7 @@ def measure_floors(
     clusters: bool,
     views: Views | None = None,
     client_indices: Sequence[Tensor] | None = None,
+    untrained_projector: nn.Module | None = None,
 ) -> Floors:
     """Return the scores of all floors, from the cache where they were measured before.
 
@@ -105,6 +106,7 @@ def measure_floors(
         clusters: whether the method clusters, so that k-means is to be compared with it.
         views: as for ``run_probes``.
         client_indices: as for ``run_probes``.
+        untrained_projector: the projector before the first round, where the method has one.
     """
     wanted = chosen_probes(config, data.has_labels, clusters)
     probes = [name for name in MEASURED if name in wanted]
@@ -114,14 +116,25 @@ def measure_floors(
         return {}
     chosen = config.model_copy(update={"probes": tuple(probes)})
     digest = _digest(chosen, data)
+    if "alignment" in probes and views is not None:
+        digest += _alignment_digest(data, views, client_indices)
     found: Floors = {}
     for name in FLOORS:
-        weights = b"".join(_bytes(t) for t in untrained.state_dict().values()) if name == UNTRAINED else b""
+        projector = untrained_projector if name == UNTRAINED and "alignment" in probes else None
+        nets = [net for net in (untrained, projector) if net is not None and name == UNTRAINED]
+        weights = b"".join(_bytes(tensor) for net in nets for tensor in net.state_dict().values())
         key = hashlib.sha256(f"{FORMAT}|{name}|".encode() + digest + weights).hexdigest()[:32]
         scores = _read(key)
         if scores is None:
             scores = run_probes(
-                chosen, _encoder(name, data, untrained), None, data, Context(0), views, client_indices=client_indices
+                chosen,
+                _encoder(name, data, untrained),
+                None,
+                data,
+                Context(0),
+                views,
+                client_indices=client_indices,
+                projector=projector,
             )
             _write(key, scores)
         found[name] = scores | {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}
@@ -175,6 +188,15 @@ def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
         found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         if tensor is not None:
             found.update(_bytes(tensor))
+    return found.digest()
+
+
+def _alignment_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
+    """Return a hash of what the probe alignment looks at besides samples: the views, and who holds what."""
+    first, _ = views(as_float(data.train_samples[:4]), Context(0).rng("floors"))
+    found = hashlib.sha256(_bytes(first))
+    for rows in client_indices or ():
+        found.update(b"|" + _bytes(rows))
     return found.digest()
 
 

@@ -84,6 +84,8 @@ class LocalTraining(Method[C]):
 
     training_phases: tuple[str, ...] = ("train",)
     """The phases that train; every network has a role in one of them."""
+    projector_network: str = "projector"
+    """The shared network from the encoder's features to the space of the loss, where there is one of this name."""
 
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
@@ -268,6 +270,14 @@ class LocalTraining(Method[C]):
         encoder = self.build_networks()["encoder"]
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
+
+    def projector(self, server: Payload) -> nn.Module | None:
+        name = self.projector_network
+        if name not in self.shared_networks or name not in server.groups:
+            return None
+        projector = self.build_networks()[name]
+        load_state(projector, server.groups[name])
+        return projector.eval()
 
     def check_micro_batch(self, possible: bool) -> None:
         """Raise a UserError if the config asks for micro-batches that would change the gradient."""
