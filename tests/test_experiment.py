@@ -15,6 +15,7 @@ from unisono.config import resolve
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.experiment import Experiment
+from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.recipes import build_tree
 
 SMALL = [
@@ -49,6 +50,27 @@ def test_a_run_leaves_what_it_promises(finished: unisono.LoadedRun) -> None:
     card = (finished.path / "model" / "README.md").read_text()
     assert "simclr" in card
     assert "digits" in card
+
+
+class _Notes(Callback):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        self.found += record.notes
+
+
+def test_the_score_is_on_the_projector_and_says_so_where_there_is_none(finished: unisono.LoadedRun, tmp_path: Path) -> None:
+    assert {"probe.score", "probe.encoder-score"} <= set(finished.metrics[-1])
+    notes = _Notes()
+    settings = ["evaluation.probes=['alignment']", f"run.directory={tmp_path}"]
+    small = [text for text in SMALL if not text.startswith("method.")]
+    plain = unisono.run("supervised", set=[*small, *settings], dataset="digits", workers=0, name="x", callbacks=[notes])
+    assert "probe.encoder-score" not in plain.metrics[-1]
+    (note,) = notes.found
+    assert note == "align, uniformity and score are those of the encoder's features, because supervised has no projector"
 
 
 def test_bytes_are_counted_per_client_and_round(finished: unisono.LoadedRun) -> None:

@@ -107,6 +107,25 @@ def test_floors_are_measured_once(data: ProbeData, cache: Path, monkeypatch: pyt
     assert len(calls) == 7, "a damaged file is measured again"
 
 
+def test_scores_without_labels_of_floors_depend_on_projector_views_and_clients(data: ProbeData) -> None:
+    config, untrained = EvaluationConfig(probes=("alignment",)), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).eval()
+    halves = [torch.arange(80), torch.arange(80, 160)]
+
+    def darker(x: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x - 0.1 * torch.rand(x.shape, generator=generator)).clamp(0, 1), x
+
+    def flipped(x: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.flip(3), x
+
+    first = measure_floors(config, data, untrained, False, darker, halves)
+    assert measure_floors(config, data, untrained, False, flipped, halves)[PIXELS] != first[PIXELS]
+    assert measure_floors(config, data, untrained, False, darker, [torch.arange(160)])[PIXELS] != first[PIXELS]
+    projected = measure_floors(config, data, untrained, False, darker, halves, nn.Linear(3, 2).eval())
+    assert projected[PIXELS] == first[PIXELS]
+    assert projected[UNTRAINED]["encoder-score"] == pytest.approx(first[UNTRAINED]["score"])
+    assert projected[UNTRAINED]["score"] != first[UNTRAINED]["score"]
+
+
 def test_ten_labels_per_class_are_the_mean_of_five_fits(data: ProbeData) -> None:
     config = EvaluationConfig(probes=("labels-10",))
     found = run_probes(config, nn.Flatten(), None, data, Context(3), None)["labels-10"]

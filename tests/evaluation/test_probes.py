@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from typing import get_args
 
@@ -165,6 +166,55 @@ def test_unsupervised_scores_are_means_over_clients_of_equation_5(data):
     assert numbers["score"] == pytest.approx(numbers["align"] + 0.5 * numbers["uniformity"])
 
 
+def score_of_equation_5(clients, represent, weight=0.2, tau=0.2):
+    """Eq. 5 with loops alone: the mean over clients of Align + weight Unif; a client is a list of samples and their views."""
+
+    def cosine(u, v):
+        return sum(a * b for a, b in zip(u, v, strict=True)) / math.sqrt(sum(a * a for a in u) * sum(b * b for b in v))
+
+    scores = []
+    for samples, augmented in clients:
+        z, z_augmented = ([represent(x) for x in part] for part in (samples, augmented))
+        aligned = sum(cosine(u, v) for u, v in zip(z, z_augmented, strict=True)) / len(z)
+        logs = [math.log(sum(math.exp(cosine(x, y) / tau) for y in z) / len(z)) for x in z]
+        scores.append(aligned - weight * sum(logs) / len(z))
+    return sum(scores) / len(scores)
+
+
+def test_the_score_is_that_of_backbone_and_projector_jointly(data):
+    """f of Eq. 5 is backbone and projector (C.2 of the paper); the backbone's own score stands beside it."""
+    projector = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
+    projector(torch.randn(32, 3, generator=torch.Generator().manual_seed(0)))  # running statistics, which eval mode uses
+    clients = [torch.arange(0, 9), torch.arange(40, 52)]
+    numbers = run_probes(
+        config(probes=["alignment"]), Counting(), None, data, Context(0), views, client_indices=clients, projector=projector
+    )
+    assert projector.training, "flags are as they were"
+    generator = Context(0).rng("probe-views")
+    held = []
+    for rows in clients:
+        x = data.train_samples[rows]
+        held.append((x.flatten(1).tolist(), views(x, generator)[0].flatten(1).tolist()))
+    projector.eval()
+
+    def represent(x):
+        return projector(torch.tensor([x])).flatten().tolist()
+
+    assert numbers["score"] == pytest.approx(score_of_equation_5(held, represent), abs=1e-5)
+    assert numbers["encoder-score"] == pytest.approx(score_of_equation_5(held, lambda x: x), abs=1e-5)
+    assert numbers["score"] == pytest.approx(numbers["align"] + 0.2 * numbers["uniformity"])
+    assert abs(numbers["score"] - numbers["encoder-score"]) > 0.01
+    alone = run_probes(config(probes=["alignment"]), Counting(), None, data, Context(0), views, client_indices=clients)
+    assert alone["score"] == pytest.approx(numbers["encoder-score"])
+    assert set(alone) == {"align", "uniformity", "score"}
+
+
+def test_a_projector_costs_no_pass_of_the_encoder(data):
+    encoder = Counting()
+    run_probes(config(probes=["alignment"]), encoder, None, data, Context(0), views, projector=nn.Linear(3, 2))
+    assert encoder.num_seen == 2 * 90
+
+
 def test_no_more_samples_of_a_client_than_allowed(data):
     encoder = Counting()
     table = config(probes=["alignment"], max_client_samples=7)
@@ -235,8 +285,10 @@ def test_features_that_are_not_finite_are_named(data):
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1) / 0
 
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(UserError, match="encoder's features are not finite"):
         run_probes(config(), Diverged(), None, data, Context(0), None)
+    with pytest.raises(UserError, match="projector's outputs are not finite"):
+        run_probes(config(probes=["alignment"]), Counting(), None, data, Context(0), views, projector=Diverged())
 
 
 def test_the_cap_gives_every_class_the_same_where_it_can():

@@ -237,6 +237,13 @@ class Method(ABC, Generic[C]):
         """
         return None
 
+    def projector(self, server: Payload) -> nn.Module | None:
+        """Return the module from the encoder's features to the space of the loss, in eval mode; None where there is none.
+
+        Enables the probe alignment on its outputs; without it the probe looks at the encoder's features.
+        """
+        return None
+
     def client_graph(self, seed: int) -> ClientGraph | None:
         """Return which clients send each other data; needs ``consent.share_data``.
 

@@ -191,6 +191,7 @@ class ClientRun:
             data,
             Context(request.seed, request.round, "probe", self._client_id, secret=self._secret),
             views.pair,
+            projector=self.method.projector(request.broadcast),
         )
         return {name: round(value, 3) for name, value in scores.items() if name in CLIENT_PROBES}
 

@@ -18,9 +18,10 @@ from unisono.data.datasets import DataConfig, Dataset, load_dataset
 from unisono.data.views import make_views
 from unisono.engines.flower.engine import FlowerEngine
 from unisono.engines.flower.messages import RequestBuilder, read_values
+from unisono.evaluation.config import client_probes
 from unisono.evaluation.probes import ProbeData
 from unisono.federation.loop import RoundRecord, ServerState
-from unisono.runs.evaluation import PREFIX, Evaluation, Evaluator
+from unisono.runs.evaluation import NO_PROJECTOR, PREFIX, Evaluation, Evaluator
 
 
 class ClientEvaluationCallback(Evaluation):
@@ -43,11 +44,17 @@ class ClientEvaluationCallback(Evaluation):
         self._run_spec = run_spec
         self._config = config
         self._on_note = on_note
+        self._scored = "alignment" in client_probes(config.evaluation, method.overrides("cluster_model"))
+        self._said = False
 
     def evaluate(self, state: ServerState, record: RoundRecord) -> None:
         start = time.perf_counter()
         ctx = Context(self._config.run.seed, record.round)
-        builder = RequestBuilder(ctx, self._run_spec, self._method.broadcast(state.server, ctx))
+        broadcast = self._method.broadcast(state.server, ctx)
+        if not self._said and self._scored and self._method.projector(broadcast) is None:
+            self._on_note(NO_PROJECTOR.format(self._method.name))
+        self._said = True
+        builder = RequestBuilder(ctx, self._run_spec, broadcast)
         found: list[dict[str, float]] = []
 
         def settle(client_id: int, content: Any, reason: str) -> None:

@@ -98,6 +98,7 @@ def measure_floors(
     views: Views | None = None,
     client_indices: Sequence[Tensor] | None = None,
     crop_flip: Augment | None = None,
+    untrained_projector: nn.Module | None = None,
 ) -> Floors:
     """Return the scores of all floors, from the cache where they were measured before.
 
@@ -109,6 +110,7 @@ def measure_floors(
         views: as for ``run_probes``.
         client_indices: as for ``run_probes``.
         crop_flip: as for ``run_probes``.
+        untrained_projector: the projector before the first round, where the method has one.
     """
     wanted = chosen_probes(config, data.has_labels, clusters, data.held_out)
     probes = [name for name in MEASURED if name in wanted]
@@ -118,9 +120,13 @@ def measure_floors(
         return {}
     chosen = config.model_copy(update={"probes": tuple(probes)})
     digest = _digest(chosen, data)
+    if "alignment" in probes and views is not None:
+        digest += _alignment_digest(data, views, client_indices)
     found: Floors = {}
     for name in FLOORS:
-        weights = b"".join(_bytes(t) for t in untrained.state_dict().values()) if name == UNTRAINED else b""
+        projector = untrained_projector if name == UNTRAINED and "alignment" in probes else None
+        nets = [net for net in (untrained, projector) if net is not None and name == UNTRAINED]
+        weights = b"".join(_bytes(tensor) for net in nets for tensor in net.state_dict().values())
         key = hashlib.sha256(f"{FORMAT}|{name}|".encode() + digest + weights).hexdigest()[:32]
         scores = _read(key)
         if scores is None:
@@ -133,6 +139,7 @@ def measure_floors(
                 views,
                 client_indices=client_indices,
                 crop_flip=crop_flip,
+                projector=projector,
             )
             _write(key, scores)
         found[name] = scores | {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}
@@ -186,6 +193,15 @@ def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
         found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         if tensor is not None:
             found.update(_bytes(tensor))
+    return found.digest()
+
+
+def _alignment_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
+    """Return a hash of what the probe alignment looks at besides samples: the views, and who holds what."""
+    first, _ = views(as_float(data.train_samples[:4]), Context(0).rng("floors"))
+    found = hashlib.sha256(_bytes(first))
+    for rows in client_indices or ():
+        found.update(b"|" + _bytes(rows))
     return found.digest()
 
 

@@ -96,6 +96,7 @@ def run_probes(
     previous_cluster_model: nn.Module | None = None,
     layers: MutableMapping[str, LinearClassifier] | None = None,
     crop_flip: Augment | None = None,
+    projector: nn.Module | None = None,
 ) -> dict[str, float]:
     """Return the probes' numbers by name; accuracies are in [0, 1].
 
@@ -104,8 +105,9 @@ def run_probes(
     samples (on the training samples where nothing is held out), and ``stability`` if the clusters of the round before are
     given; where a method assigns none yet, nothing. ``kmeans``: ``kmeans-balance``, with labels also ``kmeans-accuracy``,
     ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``alignment``: ``align``,
-    ``uniformity`` and ``score``, means over clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with
-    an augmentation of it, and Unif looks at plain samples.
+    ``uniformity`` and ``score`` of the projector's outputs (of the encoder's features without a projector), means over
+    clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with an augmentation of it, and Unif looks at plain
+    samples. With a projector also ``encoder-score``, the same of the encoder's features.
 
     Args:
         config: the table.
@@ -119,6 +121,7 @@ def run_probes(
         previous_cluster_model: that of the round before.
         layers: with ``warm_start``, the linear layers of the evaluation before by probe; this one's take their places.
         crop_flip: random crops and flips of float samples, for probes of Orchestra's code.
+        projector: features to the space of the loss; None where the method has none.
     """
     train_labels, test_labels = data.train_labels, data.test_labels
     check_probes(
@@ -152,7 +155,7 @@ def run_probes(
     if "kmeans" in probes:
         numbers |= _kmeans(config, features, kmeans_rows, seeded)
     if "alignment" in probes and views is not None:
-        numbers |= _alignment(config, features, client_rows, views, seeded)
+        numbers |= _alignment(config, features, client_rows, views, seeded, projector)
     return numbers
 
 
@@ -168,9 +171,10 @@ class _Features:
 
     def of(self, samples: Tensor) -> Tensor:
         features = embed(self.encoder, samples, self.device, self.batch_size)
-        if not features.isfinite().all():
-            raise UserError("The encoder's features are not finite, so training has diverged: lower the learning rate.")
-        return features
+        return _finite(features, "encoder's features")
+
+    def projected(self, projector: nn.Module, features: Tensor) -> Tensor:
+        return _finite(embed(projector, features, self.device, self.batch_size), "projector's outputs")
 
     @cached_property
     def judged(self) -> Tensor:
@@ -185,6 +189,12 @@ class _Features:
 
     def train(self, rows: Tensor) -> Tensor:
         return self._train[torch.searchsorted(self.rows, rows)]
+
+
+def _finite(outputs: Tensor, what: str) -> Tensor:
+    if not outputs.isfinite().all():
+        raise UserError(f"The {what} are not finite, so training has diverged: lower the learning rate.")
+    return outputs
 
 
 def _clusters(
@@ -237,17 +247,34 @@ def _kmeans_rows(config: EvaluationConfig, data: ProbeData, ctx: Context) -> Ten
 
 
 def _alignment(
-    config: EvaluationConfig, features: _Features, client_rows: Sequence[Tensor], views: Views, ctx: Context
+    config: EvaluationConfig,
+    features: _Features,
+    client_rows: Sequence[Tensor],
+    views: Views,
+    ctx: Context,
+    projector: nn.Module | None,
 ) -> dict[str, float]:
     """Return Align, Unif and their weighted sum, means over clients."""
     generator = ctx.rng("probe-views")
-    aligns, uniformities = [], []
+    of_projector, of_encoder = [], []
     for rows in client_rows:
-        z = features.train(rows)
         view, _ = views(as_float(features.data.train_samples[rows]), generator)
-        aligns.append(align(z, features.of(view)))
-        uniformities.append(uniformity(z, config.uniformity_tau))
-    mean_align, mean_uniformity = sum(aligns) / len(aligns), sum(uniformities) / len(uniformities)
+        pair = features.train(rows), features.of(view)
+        of_encoder.append(_align_and_uniformity(pair, config))
+        if projector is not None:
+            pair = features.projected(projector, pair[0]), features.projected(projector, pair[1])
+            of_projector.append(_align_and_uniformity(pair, config))
+    numbers = _mean_score(of_projector or of_encoder, config)
+    return {**numbers, "encoder-score": _mean_score(of_encoder, config)["score"]} if of_projector else numbers
+
+
+def _align_and_uniformity(pair: tuple[Tensor, Tensor], config: EvaluationConfig) -> tuple[float, float]:
+    """Return both for one client's plain samples and a view of each."""
+    return align(*pair), uniformity(pair[0], config.uniformity_tau)
+
+
+def _mean_score(clients: Sequence[tuple[float, float]], config: EvaluationConfig) -> dict[str, float]:
+    mean_align, mean_uniformity = (sum(values) / len(clients) for values in zip(*clients, strict=True))
     score = mean_align + config.uniformity_weight * mean_uniformity
     return {"align": mean_align, "uniformity": mean_uniformity, "score": score}
 

@@ -106,7 +106,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         own = {REPRESENT: self._shared(REPRESENT), SEED: ("encoder",), CLUSTER: ("encoder", *self._shared(CLUSTER))}
-        names = own[ctx.phase]
+        names = own.get(ctx.phase, self.shared_networks)  # clients that evaluate are in no phase
         return Payload({name: server.groups[name] for name in names})
 
     def network_roles(self, phase: str) -> NetworkRoles:

@@ -96,6 +96,9 @@ class LocalTraining(Method[C]):
     """True if views are cropped from the stored size to ``model.input_size``; False for losses that join plain samples with
     views in one batch, whose views have the stored size, and the encoder enlarges both."""
 
+    projector_network: str = "projector"
+    """The shared network from the encoder's features to the space of the loss, where there is one of this name."""
+
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
         if self.training.keep_optimizer and type(self).client_step is not LocalTraining.client_step:
@@ -326,6 +329,14 @@ class LocalTraining(Method[C]):
         encoder = self.build_networks()["encoder"]
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
+
+    def projector(self, server: Payload) -> nn.Module | None:
+        name = self.projector_network
+        if name not in self.shared_networks or name not in server.groups:
+            return None
+        projector = self.build_networks()[name]
+        load_state(projector, server.groups[name])
+        return projector.eval()
 
     def check_micro_batch(self, possible: bool) -> None:
         """Raise a UserError if the config asks for micro-batches that would change the gradient."""

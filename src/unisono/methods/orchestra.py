@@ -259,6 +259,9 @@ class Orchestra(LocalTraining[OrchestraConfig]):
     def encoder(self, server: Payload) -> nn.Module:
         return self._evaluated(server)[0].eval()
 
+    def projector(self, server: Payload) -> nn.Module:
+        return self._evaluated(server)[1].eval()
+
     def cluster_model(self, server: Payload) -> nn.Module | None:
         if "centroids" not in server.groups:
             return None

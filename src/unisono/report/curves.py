@@ -11,7 +11,7 @@ from unisono.runs.evaluation import PREFIX
 
 Metrics = Sequence[Mapping[str, Any]]
 COUNTS = ("round", "asked", "answered", "bytes_down", "bytes_up")
-WITHOUT_LABELS = ("align", "uniformity", "score")
+WITHOUT_LABELS = ("align", "uniformity", "score", "encoder-score")
 INFORMATION = "mi_"
 """Metrics of this prefix bound mutual information and share a chart."""
 SAID = {
