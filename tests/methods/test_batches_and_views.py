@@ -22,7 +22,7 @@ TWO_VIEWS = ("simclr", "specloss", "simsiam", "byol", "fedu", "fedema", "fedca",
 CPU = torch.device("cpu")
 
 
-def data_of(number: int) -> ClientData:
+def blank_images(number: int) -> ClientData:
     return ClientData(torch.zeros(number, 1, 2, 2, dtype=torch.uint8), torch.arange(number))
 
 
@@ -39,12 +39,12 @@ def data_of(number: int) -> ClientData:
 )
 def test_the_last_batch_is_dropped_unless_it_is_the_only_one(number: int, drop_last: bool, expected: list[int]) -> None:
     training = TrainingConfig(batch_size=16, local_epochs=2, drop_last=drop_last)
-    found = [batch.positions for batch in batches(data_of(number), training, torch.Generator().manual_seed(0))]
+    found = [batch.positions for batch in batches(blank_images(number), training, torch.Generator().manual_seed(0))]
     assert [len(positions) for positions in found] == expected * 2
     for positions in (torch.cat(found[: len(expected)]) if expected else torch.empty(0), *found):
         assert len(positions.unique()) == len(positions)
     steps = TrainingConfig(batch_size=16, local_steps=5, drop_last=drop_last)
-    assert len(list(batches(data_of(number), steps, torch.Generator()))) == (5 if number else 0)
+    assert len(list(batches(blank_images(number), steps, torch.Generator()))) == (5 if number else 0)
 
 
 def test_before_and_after_a_step() -> None:
@@ -58,7 +58,7 @@ def test_before_and_after_a_step() -> None:
     train_locally(
         [weight],
         loss,
-        data_of(4),
+        blank_images(4),
         TrainingConfig(batch_size=2, momentum=0.0, weight_decay=0.0),
         Context(0),
         learning_rate=0.5,
