@@ -33,7 +33,7 @@ def demo(
     from unisono.cli.progress import Progress, headline
     from unisono.cli.run_progress import probes_of
     from unisono.config import resolve
-    from unisono.evaluation.floors import verdict
+    from unisono.evaluation.floors import CLUSTER_SCORES, verdict
     from unisono.experiment import Experiment, run_path
     from unisono.recipes import build_tree
     from unisono.running import start
@@ -52,12 +52,14 @@ def demo(
             finished = start(experiment, paths[method], callbacks=[progress])
         for name, scores in finished.directory.floors.items():
             rows[name] = rows.get(name, {}) | scores  # only a method with clusters has floors of clusters
-        rows[method] = probes_of(finished.metrics[-1])
+        scores = probes_of(finished.metrics[-1])
+        clusters = {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}  # k-means where it learns none
+        rows[method] = clusters | scores
         console.print()
     console.print(floor_table(rows))
     console.print(
         "\nAccuracy of probes on frozen features; the encoders have seen no label. labels-10 learns from ten labels per class; "
-        "cluster-accuracy compares clusters with classes, those of the floors by k-means.",
+        "cluster-accuracy compares clusters with classes: Orchestra's own, and elsewhere those of k-means.",
     )
     floors = {name: scores for name, scores in rows.items() if name not in METHODS}
     for method in METHODS:
