@@ -34,6 +34,7 @@ SHARED_METHOD_MODULES = (
     "local_training",
     "cluster_heads",
     "momentum_target",
+    "divergence",
     "exchange",
     "negatives",
     "schedule",
