@@ -27,7 +27,7 @@ RUNS = Path("runs")
 
 def study(
     reference: Annotated[str, typer.Argument(metavar="STUDY", hidden=True)],
-    scale: Annotated[str | None, typer.Option(help="small or paper, where the study has both; default small.")] = None,
+    scale: Annotated[str | None, typer.Option(help="mini, small, long or paper; default: the smallest it has.")] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Run this variant or setting only; repeatable.", metavar="NAME")
     ] = None,
