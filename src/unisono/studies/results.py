@@ -156,6 +156,11 @@ def number(value: float | str | None, metric: str) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def signed(value: float, metric: str) -> str:
+    """Return a difference as people read it, with its sign."""
+    return f"{'-' if value < 0 else '+'}{number(abs(value), metric)}"
+
+
 def with_deviation(mean: float, deviation: float | None, metric: str) -> str:
     """Return text such as ``71.2 ± 0.5``; what is not in percent has as many digits as two of the deviation's."""
     if deviation is None:
