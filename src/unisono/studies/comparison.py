@@ -75,10 +75,10 @@ class Comparison:
             for group, difference, corrected in self.differences(metric):
                 ends = [signed(end, metric) for end in difference.interval or ()]
                 said = [" to ".join(ends) or UNSAID, number(self._could_see(difference), metric) or UNSAID]
-                said += [_p(difference.t_test), _p(corrected)]
+                said.append(_p(corrected))
                 if difference.mean is not None:
                     rows.append([group.label, metric, signed(difference.mean, metric), str(difference.num_pairs), *said])
-        heads = ["", "metric", "difference", "pairs", "95% interval", "could see", "t-test", "corrected"]
+        heads = ["", "metric", "difference", "pairs", "95% interval", "could see", "p"]
         width = len(heads) if any(row[4] != UNSAID for row in rows) else 4
         return TextTable(heads[:width], [row[:width] for row in rows], num_names=2)
 
@@ -91,7 +91,7 @@ class Comparison:
             sentences.append("Runs that are not finished are among them.")
         if any(difference.interval is not None for difference in found):
             sentences[0] = f"Differences are those to {self.groups[0].label}. {RULE.replace('Differences', 'They', 1)}"
-            sentences.append("P-values are two-sided; 'corrected' is the t-test's after Holm, for the number of groups.")
+            sentences.append("p is that of the paired t-test, two-sided, after Holm for the number of groups.")
         if reasons:
             sentences.append(f"Whether they are significant cannot be said where there are {'; or '.join(reasons)}.")
         return " ".join(sentences)
