@@ -19,7 +19,7 @@ from unisono.studies.study import list_studies, read_study
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = [claim for paper in read_papers() for claim in paper.claims]
-OURS = ("orchestra-margin", "uv-margin", "cfcl-decides", "cfcl-received")
+OURS = ("orchestra-margin", "uv-margin", "uv-scale", "cfcl-decides", "cfcl-received")
 """Studies that test no claim of a paper."""
 
 

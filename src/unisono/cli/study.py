@@ -60,7 +60,7 @@ def study(
     from dataclasses import replace
 
     from unisono.core.errors import UserError
-    from unisono.studies.grid import make_cells, select
+    from unisono.studies.grid import check_cells, make_cells, select
     from unisono.studies.output import as_json
     from unisono.studies.results import collect
     from unisono.studies.reuse import find_reusable_runs, is_timed
@@ -78,8 +78,7 @@ def study(
     overrides = [*(["engine.workers=0"] if jobs > 1 else []), *(settings or ())]
     everything = make_cells(chosen, directory, seeds=_parse_seeds(seeds), overrides=overrides)
     cells = select(everything, chosen, only or ())
-    for cell in cells:
-        cell.config()
+    check_cells(cells, chosen.config.scale)
     if config:
         _print_configs(cells)
         return

@@ -22,7 +22,6 @@ from pydantic import Field
 
 from unisono.core.config import Section, closest, make_section, read_toml
 from unisono.core.errors import UserError
-from unisono.studies.history import parse_time_to_target
 from unisono.studies.study import SCALES, UNTRAINED, Scale, list_studies
 
 FORMAT = 1
@@ -260,8 +259,6 @@ def _unknown(claim: ClaimConfig, study: str, side: SideConfig, metrics: Sequence
     wanted = {"variant": as_list(side.variant), "setting": as_list(side.setting), "metric": metrics}
     if side.constants:
         wanted = {"metric": metrics}
-    for metric in metrics:
-        parse_time_to_target(metric)
     return [
         f"{claim.id}: the study {study} has no {kind} {name!r}.{closest(name, known[kind])} Known: {', '.join(known[kind])}."
         for kind, names in wanted.items()

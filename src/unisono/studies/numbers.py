@@ -20,7 +20,7 @@ from unisono.core.errors import UserError
 from unisono.evaluation.floors import PIXELS, UNTRAINED
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
-from unisono.studies.history import History, parse_time_to_target
+from unisono.studies.history import History, logged_name, parse_time_to_target
 from unisono.studies.runner import comparable
 
 FORMAT = 1
@@ -29,6 +29,21 @@ DIGITS = 6
 """Significant digits that are kept."""
 HASH_LENGTH = 12
 DIVERGED, FEWER_CLUSTERS = "diverged", "had fewer global clusters than asked for"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run of a study.
+
+    Args:
+        cell: its place in the study.
+        history: its records.
+        values: the study's metrics.
+    """
+
+    cell: Cell
+    history: History
+    values: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ def read_numbers(path: Path) -> Numbers:
         raise UserError(f"{path} holds no results of a study: {type(error).__name__}: {error}.") from error
 
 
-def cell_numbers(runs: Sequence[tuple[Cell, History]], metrics: Mapping[str, str], curves: bool) -> CellNumbers:
+def cell_numbers(runs: Sequence[FinishedRun], metrics: Mapping[str, str], curves: bool) -> CellNumbers:
     """Return the numbers of the finished runs of one variant and setting.
 
     Args:
@@ -121,21 +136,22 @@ def cell_numbers(runs: Sequence[tuple[Cell, History]], metrics: Mapping[str, str
         metrics: this variant's name for every metric of the study.
         curves: whether looked-at rounds are kept.
     """
-    cell = runs[0][0]
-    names = {**metrics} | {target.metric: target.metric for metric in metrics if (target := parse_time_to_target(metric))}
-    values = {metric: [_kept(history.value(name)) for _, history in runs] for metric, name in names.items()}
-    ends = {metric: [_end(history, metric) for _, history in runs] for metric in metrics if parse_time_to_target(metric)}
-    found = {str(one.seed): problem for one, history in runs if (problem := _problem(one, history))}
+    cell = runs[0].cell
+    logged = {logged_name(metric): logged_name(name) for metric, name in metrics.items()}
+    values = {metric: [_kept(run.history.value(name)) for run in runs] for metric, name in logged.items()}
+    values |= {metric: [_kept(run.values[metric]) for run in runs] for metric in metrics}
+    ends = {metric: [_end(run, metric) for run in runs] for metric in metrics}
+    problems = {str(run.cell.seed): problem for run in runs if (problem := _problem(run))}
     return CellNumbers(
         cell.variant,
         cell.setting,
-        [one.seed for one, _ in runs],
+        [run.cell.seed for run in runs],
         config_hash(cell),
         values,
         {metric: end for metric, end in ends.items() if any(value is not None for value in end)},
-        _floors([one for one, _ in runs], names),
-        {metric: _looks(runs, name) for metric, name in names.items() if not parse_time_to_target(name)} if curves else {},
-        found,
+        _floors(runs, logged),
+        {metric: _looks(runs, name) for metric, name in logged.items()} if curves else {},
+        problems,
     )
 
 
@@ -165,26 +181,26 @@ def _kept(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
-def _end(history: History, metric: str) -> float | None:
+def _end(run: FinishedRun, metric: str) -> float | None:
     """Return where a run ended that never reached the value: one round more than it had, or the last place on another axis."""
     target = parse_time_to_target(metric)
-    if target is None or not history.records or history.value(metric) is not None:
+    if target is None or not run.history.records or run.values[metric] is not None:
         return None
-    last = history.records[-1].get(target.axis)
+    last = run.history.records[-1].get(target.axis)
     return None if last is None else _kept(float(last) + (target.axis == "rounds"))
 
 
-def _problem(cell: Cell, history: History) -> str:
-    for record in history.records:
-        if not all(math.isfinite(value) for value in (record.get("loss"),) if value is not None):
-            return DIVERGED
-    wanted = getattr(cell.config().method, "num_global_clusters", None)
-    numbers = [record["num_global_clusters"] for record in history.records if record.get("num_global_clusters") is not None]
+def _problem(run: FinishedRun) -> str:
+    records = run.history.records
+    if not all(math.isfinite(record["loss"]) for record in records if record.get("loss") is not None):
+        return DIVERGED
+    wanted = getattr(run.cell.config().method, "num_global_clusters", None)
+    numbers = [record["num_global_clusters"] for record in records if record.get("num_global_clusters") is not None]
     return FEWER_CLUSTERS if wanted is not None and numbers and min(numbers) < wanted else ""
 
 
-def _floors(cells: Iterable[Cell], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    measured = [RunDirectory(cell.path).floors for cell in cells]
+def _floors(runs: Iterable[FinishedRun], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    measured = [RunDirectory(run.cell.path).floors for run in runs]
     found: dict[str, dict[str, float]] = {}
     for floor in (PIXELS, UNTRAINED):
         for metric, name in names.items():
@@ -194,7 +210,7 @@ def _floors(cells: Iterable[Cell], names: Mapping[str, str]) -> dict[str, dict[s
     return found
 
 
-def _looks(runs: Sequence[tuple[Cell, History]], metric: str) -> dict[str, list[float | None]]:
-    curves = [dict(history.curve(metric, "rounds")) for _, history in runs]
+def _looks(runs: Sequence[FinishedRun], metric: str) -> dict[str, list[float | None]]:
+    curves = [dict(run.history.curve(metric, "rounds")) for run in runs]
     rounds = sorted({round for curve in curves for round in curve})
     return {str(int(round)): [_kept(curve.get(round)) for curve in curves] for round in rounds}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unisono.evaluation.floors import PIXELS, UNTRAINED
 from unisono.studies.claims import ClaimConfig, ContrastConfig
 from unisono.studies.contrasts import UsedCell, cell_name
-from unisono.studies.history import in_percent, parse_time_to_target
+from unisono.studies.history import in_percent, logged_name
 from unisono.studies.results import number
 
 WITHOUT_PIXELS = ("finetune-1", "finetune-10")
@@ -38,9 +38,9 @@ def void_reason(claim: ClaimConfig, contrast: ContrastConfig, cells: Sequence[Us
 
 
 def _checked(claim: ClaimConfig, cells: Sequence[UsedCell]) -> list[UsedCell]:
-    """Return the cells that must be above the floors."""
+    """Return the cells that must be above the floors; ``last`` is the last of each side."""
     if claim.floors_on == "last":
-        return list(cells[-1:])
+        return list({used.role: used for used in cells}.values())
     return [used for used in cells if used.cell.variant != UNTRAINED and (claim.floors_on == "all" or used.role == "plus")]
 
 
@@ -69,7 +69,7 @@ def _unreached(claim: ClaimConfig, cells: Sequence[UsedCell]) -> str:
 
 def _below_floors(cells: Sequence[UsedCell]) -> str:
     for used in cells:
-        metric = _judged_metric(used)
+        metric = logged_name(used.metric)
         value = used.cell.mean(metric)
         for floor in (UNTRAINED, PIXELS):
             least = _floor(used, floor, metric)
@@ -82,7 +82,7 @@ def _below_floors(cells: Sequence[UsedCell]) -> str:
 
 def _no_room(claim: ClaimConfig, cells: Sequence[UsedCell]) -> str:
     for used in cells:
-        metric = _judged_metric(used)
+        metric = logged_name(used.metric)
         value, least = used.cell.mean(metric), _floor(used, UNTRAINED, metric)
         room = ROOM * (claim.margin or 0.0) / (100 if in_percent(metric) else 1)
         if value is not None and least is not None and value - least < room:
@@ -96,11 +96,6 @@ def _floor(used: UsedCell, floor: str, metric: str) -> float | None:
     own = used.cell.floors.get(floor, {}).get(metric)
     row = used.study.cells.get((floor, used.cell.setting))
     return own if own is not None or row is None else row.mean(metric)
-
-
-def _judged_metric(used: UsedCell) -> str:
-    target = parse_time_to_target(used.metric)
-    return used.metric if target is None else target.metric
 
 
 def _name(used: UsedCell) -> str:
