@@ -15,7 +15,7 @@ from unisono.core.errors import UserError
 from unisono.studies.grid import make_cells
 from unisono.studies.kept_results import keep, other_settings, read_kept
 from unisono.studies.numbers import CellNumbers, config_hash, read_numbers
-from unisono.studies.output import write_numbers
+from unisono.studies.output import as_json, as_markdown, write_numbers, write_pictures
 from unisono.studies.results import Results, collect
 from unisono.studies.study import read_study
 
@@ -122,3 +122,28 @@ def test_the_hash_of_options_knows_other_options_and_no_seeds_or_places() -> Non
     assert not {config_hash(cell) for cell in changed} & {config_hash(cell) for cell in one}
     workers = make_cells(study, Path("here"), seeds=[0], overrides=["engine.workers=0"])
     assert [config_hash(cell) for cell in workers] == [config_hash(cell) for cell in one]
+
+
+def test_a_study_shows_the_verdicts_of_its_claims(tmp_path: Path) -> None:
+    """Orchestra has 70, 71 and 73% with a target model and 4 points less without, nearly the same for all seeds."""
+    study = read_study("orchestra-table-6")
+    cells = make_cells(study, tmp_path)
+    best = {0: 0.70, 1: 0.71, 2: 0.73}
+    for cell in cells:
+        lost = {"Base setting": 0.0, "No target model": 0.04 + 0.001 * cell.seed}.get(cell.variant)
+        if lost is not None and cell.setting == "cross-device":
+            write_run(cell.path, [None, best[cell.seed] - lost])
+            (cell.path / "config.toml").write_text("")
+            (cell.path / "status.json").write_text('{"status": "finished"}')
+            floors = {"raw pixels": {"linear": 0.5}, "untrained weights": {"linear": 0.4}}
+            (cell.path / "floors.json").write_text(json.dumps(floors))
+    results = collect(study, cells)
+    (verdict,) = as_json(results)["claims"]
+    assert (verdict["claim"], verdict["verdict"], verdict["seeds"]) == ("orchestra-target-helps", "holds", 3)
+    assert verdict["mean"] == pytest.approx(4.1)
+    row = "| +3.0 (71.58 - 68.63) | +4.1 (+3.9 to +4.3) | 3 | holds |"
+    assert row in as_markdown(results)
+    write_pictures(results, tmp_path / study.directory)
+    page = (tmp_path / study.directory / "report.html").read_text()
+    assert "Without the slow target network Orchestra is somewhat worse." in page
+    assert "+4.1 (+3.9 to +4.3)" in page
