@@ -16,10 +16,10 @@ import pytest
 import typer
 
 import unisono
-import unisono.recipes
+from unisono import tune_plan
 from unisono.cli.main import app
 from unisono.config import resolve
-from unisono.core.config import merge
+from unisono.core.config import merge, parse_overrides
 from unisono.core.errors import UserError
 from unisono.core.method import methods
 from unisono.data.datasets import DataConfig, datasets, load_dataset
@@ -27,12 +27,12 @@ from unisono.data.partition import partitioners
 from unisono.evaluation.config import ProbeName
 from unisono.experiment import check_privacy
 from unisono.models.backbones import backbones
-from unisono.recipes import build_tree, list_recipes
+from unisono.recipes import Layer, build_tree, flag_layers, list_recipes
 from unisono.runs.export import FORMATS
 from unisono.studies.claims import read_paper, unknown_names
 from unisono.studies.grid import make_cells, select
 from unisono.studies.study import list_studies, read_study, scales_of
-from unisono.tune import parse_grid
+from unisono.tune_plan import make_plan, parse_grid
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -308,12 +308,13 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_python_of_the_tuning_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(unisono.recipes, "build_tree", lambda reference: build_tree(reference, {"clients": 3}, QUICK))
+    small = [*flag_layers({"clients": 3}), Layer("--set", parse_overrides(QUICK))]
+    monkeypatch.setattr(tune_plan, "make_plan", lambda reference, grid: make_plan(reference, small, grid, rounds=1))
     (code,) = _blocks("docs/tuning.md", "python")
     names: dict[str, Any] = {}
     exec(code, names)
-    assert [trial.values["training.learning_rate"] for trial in names["found"].trials] == [0.03, 0.01]
-    assert (tmp_path / "tuning" / "mine" / "best.toml").is_file()
+    assert {trial.values["training.learning_rate"] for trial in names["found"].trials} == {0.03, 0.01}
+    assert (tmp_path / "tuning" / "mine" / "orchestra-fashion-mini.toml").is_file()
 
 
 def test_the_page_of_your_own_is_drawn() -> None:

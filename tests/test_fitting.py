@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from unisono.config import resolve
+from unisono.core.client_data import as_float
 from unisono.core.config import parse_overrides
 from unisono.experiment import Experiment
-from unisono.fitting import estimate_seconds, multiplications, prepare
+from unisono.fitting import estimate_seconds, multiplications, operations_per_round, prepare
+from unisono.models.nets import build_seeded
 from unisono.recipes import Layer, assemble, flag_layers
 from unisono.running import run
 from unisono.runs.directory import RunDirectory
@@ -100,6 +102,18 @@ def test_multiplications_by_hand() -> None:
     net.train()
     assert multiplications(net, torch.zeros(1, 1, 8, 8)) == 4 * 16 * 9 + 640
     assert net.training
+
+
+def test_operations_of_a_round_by_hand() -> None:
+    """Twelve for each multiplication of each sample: ten clients, by epochs over their samples or by steps of a batch."""
+    experiment = fitted("simclr", "training.local_epochs=3")[0]
+    encoder = build_seeded(experiment.method.build_networks, 0)["encoder"]
+    one = 12 * multiplications(encoder, as_float(experiment.dataset.samples[:1]))
+    mean_size = len(experiment.dataset.samples) / 20
+    assert operations_per_round(experiment) == pytest.approx(one * 10 * mean_size * 3, rel=1e-3)
+    steps = fitted("simclr", "training.local_steps=4", "training.batch_size=8")[0]
+    assert operations_per_round(steps) == pytest.approx(one * 10 * 4 * 8)
+    assert operations_per_round(fitted("federated-kmeans")[0]) == 0
 
 
 def test_the_estimate_grows_with_the_rounds() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unisono.config import Config, resolve
 from unisono.core.client_data import as_float
 from unisono.core.config import Tree, merge
-from unisono.data.datasets import load_dataset
+from unisono.data.datasets import Dataset, load_dataset
 from unisono.engines.devices import num_cores, threads
 from unisono.experiment import Experiment
 from unisono.models.nets import build_seeded
@@ -47,23 +47,48 @@ def prepare(layered: LayeredConfig) -> tuple[Experiment, tuple[str, ...]]:
     Args:
         layered: the options and their sources, as ``recipes.assemble`` gives them.
     """
-    config = resolve(layered.tree)
+    dataset = load_dataset(resolve(layered.tree).data)
+    layered = fit(layered, dataset)
+    experiment = Experiment.prepare(resolve(layered.tree), dataset)
+    notes = [*layered.notes, *experiment.notes]
+    if layered.is_method:
+        notes += fitting_notes(layered)
+        seconds = estimate_seconds(experiment)
+        if seconds is not None:
+            notes.append(f"this takes about {in_minutes(seconds)} of training on {num_workers(experiment.config)} workers")
+    return experiment, tuple(notes)
+
+
+def fit(layered: LayeredConfig, dataset: Dataset) -> LayeredConfig:
+    """Return the options of a method by name with those that fit the data and the budget; a recipe as it is.
+
+    Args:
+        layered: the options and their sources.
+        dataset: the data that they name.
+    """
     if not layered.is_method:
-        experiment = Experiment.prepare(config)
-        return experiment, (*layered.notes, *experiment.notes)
-    dataset = load_dataset(config.data)
+        return layered
+    config = resolve(layered.tree)
     chosen: Tree = {}
-    for fit in (_fit_cohort, _fit_epochs, _fit_momentum):
-        found = fit(Experiment.prepare(config, dataset))
+    for choose in (_fit_cohort, _fit_epochs, _fit_momentum):
+        found = choose(Experiment.prepare(config, dataset))
         chosen = merge(chosen, _not_given(found, layered, config))
         config = resolve(_with(layered, chosen).tree)
-    experiment = Experiment.prepare(config, dataset)
+    return _with(layered, chosen)
+
+
+def fitting_notes(layered: LayeredConfig) -> list[str]:
+    """Return a sentence about the options that ``fit`` has chosen; none where it has chosen nothing."""
+    chosen = next((layer.tree for layer in layered.layers if layer.source == SOURCE), {})
     said = [f"{table}.{key} = {value}" for table, options in chosen.items() for key, value in options.items()]
-    notes = [f"chosen to fit data and budget: {', '.join(said)}"] if said else []
-    seconds = estimate_seconds(experiment)
-    if seconds is not None:
-        notes.append(f"this takes about {max(1, round(seconds / 60))} min of training on {_workers(config)} workers")
-    return experiment, (*layered.notes, *experiment.notes, *notes)
+    return [f"chosen to fit data and budget: {', '.join(said)}"] if said else []
+
+
+def operations_per_round(experiment: Experiment) -> float:
+    """Return the floating-point operations of a round's training; 0 for a method without a loss."""
+    if not hasattr(experiment.method, "loss"):
+        return 0.0
+    return OPERATIONS * _multiplications_per_sample(experiment) * _samples_per_round(experiment)
 
 
 def estimate_seconds(experiment: Experiment) -> float | None:
@@ -82,7 +107,17 @@ def estimate_seconds(experiment: Experiment) -> float | None:
             nets["encoder"](views).square().mean().backward()
             seconds.append(time.perf_counter() - start)
     per_sample = OVERHEAD * min(seconds) / len(rows)
-    return per_sample * _samples_per_epoch(experiment) * config.local_training.local_epochs / _workers(config)
+    return per_sample * _samples_per_round(experiment) * config.federation.rounds / num_workers(config)
+
+
+def in_minutes(seconds: float) -> str:
+    """Return ``3 min``."""
+    return f"{max(1, round(seconds / 60))} min"
+
+
+def num_workers(config: Config) -> int:
+    """Return the processes that train."""
+    return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
 
 
 def _fit_cohort(experiment: Experiment) -> Tree:
@@ -106,9 +141,7 @@ def _fit_epochs(experiment: Experiment) -> Tree:
     config = experiment.config
     if config.training.local_steps is not None or not hasattr(experiment.method, "loss"):
         return {}  # a method without a loss has no epochs
-    encoder = build_seeded(experiment.method.build_networks, 0)["encoder"]
-    one = as_float(experiment.dataset.samples[:1])
-    per_epoch = OPERATIONS * multiplications(encoder, one) * _samples_per_epoch(experiment)
+    per_epoch = OPERATIONS * _multiplications_per_sample(experiment) * config.federation.rounds * _samples(experiment)
     return {"training": {"local_epochs": int(min(MOST_EPOCHS, max(1, BUDGET // max(per_epoch, 1))))}}
 
 
@@ -151,14 +184,23 @@ def multiplications(encoder: nn.Module, sample: Tensor) -> int:
     return total
 
 
-def _samples_per_epoch(experiment: Experiment) -> float:
-    """Return the samples of all rounds, each client's taken once per round."""
-    config, sizes = experiment.config, experiment.partition.sizes
-    return config.federation.rounds * config.cohort.expected_size(len(sizes)) * float(sizes.float().mean())
+def _multiplications_per_sample(experiment: Experiment) -> int:
+    encoder = build_seeded(experiment.method.build_networks, 0)["encoder"]
+    return multiplications(encoder, as_float(experiment.dataset.samples[:1]))
 
 
-def _workers(config: Config) -> int:
-    return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
+def _samples_per_round(experiment: Experiment) -> float:
+    """Return the samples that the clients of a round train on, each as often as it is taken."""
+    training = experiment.config.local_training
+    if training.local_steps is None:
+        return _samples(experiment) * training.local_epochs
+    return experiment.config.cohort.expected_size(experiment.partition.num_clients) * training.local_steps * training.batch_size
+
+
+def _samples(experiment: Experiment) -> float:
+    """Return the samples that the clients of a round hold."""
+    sizes = experiment.partition.sizes
+    return experiment.config.cohort.expected_size(len(sizes)) * float(sizes.float().mean())
 
 
 def _not_given(found: Tree, layered: LayeredConfig, config: Config) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_another_encoder_and_other_probes_of_the_same_run(unisono: Command, tmp_
         for which in ("target", "online")
     ]
     target, online = (content["runs"][0]["probes"] for content in found)
-    assert target["linear"] == load(tmp_path / "runs" / "two").metrics[-1]["probe.linear"]
+    assert online["linear"] == load(tmp_path / "runs" / "two").metrics[-1]["probe.linear"]
     assert online != target
     assert "--set model.width cannot change a trained run" in unisono("evaluate", "runs/two", "--set", "model.width=1").sentence
     assert "offline" in unisono("evaluate", "runs/two", "--set", "method.evaluate=offline").sentence

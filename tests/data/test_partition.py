@@ -13,10 +13,10 @@ SCHEMES = ["classes-per-client", "dirichlet", "dirichlet-prior", "iid", "natural
 SEEDED = sorted(set(SCHEMES) - {"natural", "whole-classes"})
 
 
-def partition_of(scheme, labels, num_clients, seed=0, owners=None, **options):
+def partition_of(scheme, labels, num_clients, run_seed=0, owners=None, **options):
     config = PartitionConfig(scheme=scheme, num_clients=num_clients, **options)
     superclasses = tuple(number // 2 for number in range(int(labels.max()) + 1)) if scheme == "pachinko" else ()
-    return make_partition(config, labels, owners, len(labels), seed, superclasses=superclasses)
+    return make_partition(config, labels, owners, len(labels), run_seed, superclasses=superclasses)
 
 
 def balanced_labels(num_classes, size):
@@ -81,6 +81,14 @@ def test_same_seed_same_split(scheme):
     labels, owners = balanced_labels(10, 40), torch.arange(400) % 10
     one, two = (partition_of(scheme, labels, 10, 5, owners) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one.indices, two.indices, strict=True))
+
+
+@pytest.mark.parametrize("scheme", SEEDED)
+def test_runs_of_several_seeds_may_share_a_split(scheme):
+    labels = balanced_labels(4, 25)
+    shared = [partition_of(scheme, labels, 5, run_seed, seed=3).indices for run_seed in (0, 1)]
+    own = partition_of(scheme, labels, 5, 3).indices
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(*shared, own, strict=True))
 
 
 @pytest.mark.parametrize("scheme", SEEDED)

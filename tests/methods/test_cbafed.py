@@ -77,9 +77,7 @@ def federation(base: float, visible: float = 0.5, **options: float) -> TinyFeder
 def counts_of(tiny: TinyFederation, client_id: int) -> tuple[torch.Tensor, dict[str, float]]:
     assert isinstance(tiny.method, CBAFed)
     nets, ctx = prepare_nets(tiny.method, CPU), Context(0, 0, "train", client_id)
-    counted = Aggregate({"class_counts": {"counts": torch.ones(NUM_CLASSES)}})
-    server = tiny.method.server_step(tiny.method.init_server(Context(0)), counted, Context(0, 0, "count"))
-    received = tiny.method.broadcast(server, ctx)
+    received = tiny.method.broadcast(tiny.method.init_server(Context(0)), ctx)
     update, _ = tiny.method.client_step(nets, received, Payload(), tiny.clients.client_data(client_id, CPU), ctx)
     return update.payload.groups["class_counts"]["counts"], dict(update.metrics)
 
@@ -113,9 +111,8 @@ def test_a_client_without_any_label_sends_what_it_received() -> None:
 
 def test_the_server_turns_counts_into_the_next_shares() -> None:
     method = federation(base=0.84).method
-    empty = Aggregate({"class_counts": {"counts": torch.zeros(3)}})
-    server = method.server_step(method.init_server(Context(0)), empty, Context(0, 0, "count"))
-    assert server.groups["class_shares"]["p"].tolist() == pytest.approx([1 / 3] * 3), "nobody has a label"
+    server = method.init_server(Context(0))
+    assert server.groups["class_shares"]["p"].tolist() == pytest.approx([1 / 3] * 3)
     step = method.server_step(server, Aggregate({"class_counts": {"counts": torch.tensor([6.0, 2.0, 0.0])}}), Context(0))
     assert step.groups["class_shares"]["p"].tolist() == [0.75, 0.25, 0.0]
     assert "class_counts" not in step.groups

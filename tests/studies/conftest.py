@@ -31,7 +31,7 @@ name = "SimCLR"
 [[variant]]
 name = "Orchestra"
 method = "orchestra"
-set = ["method.projection_dim=16", "training.learning_rate=0.01"]
+set = ["method.projection_dim=16", "method.num_global_clusters=8", "training.learning_rate=0.01"]
 
 [[setting]]
 name = "alpha 0.1"

@@ -15,7 +15,7 @@ from unisono.evaluation.config import ProbeName
 from unisono.models.backbones import backbones
 from unisono.models.nets import build_seeded
 from unisono.studies.figure import paper_value
-from unisono.studies.grid import make_cells
+from unisono.studies.grid import check_cells, make_cells
 from unisono.studies.history import logged_name
 from unisono.studies.results import Results
 from unisono.studies.study import Study, list_studies, read_study, scales_of
@@ -50,7 +50,9 @@ def test_every_table_and_figure_has_the_papers_scale_and_a_cheaper_one(name: str
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_all_cells_resolve(name: str, scale: str) -> None:
     study = read(name, scale)
-    configs = [cell.config() for cell in make_cells(study, Path("runs"), seeds=[0])]
+    cells = make_cells(study, Path("runs"), seeds=[0])
+    check_cells(cells, scale)
+    configs = [cell.config() for cell in cells]
     assert {config.model.backbone for config in configs} <= set(backbones)
     seen = {str({**config.as_tree(), "run": None, "recipe": None}) for config in configs}
     untrained = len(study.setting_names) if study.config.untrained else 0

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.studies.conftest import SMALL
 from unisono.core.errors import UserError
-from unisono.studies.grid import Cell, make_cells, select
+from unisono.studies.grid import Cell, check_cells, make_cells, select
 from unisono.studies.results import Results
 from unisono.studies.study import UNTRAINED, Study, read_study
 from unisono.studies.tables import study_table
@@ -45,6 +46,27 @@ def test_overrides_and_seeds_win(study: Study) -> None:
     cells = make_cells(study, Path("runs"), seeds=[5], overrides=["training.learning_rate=0.5", "run.seed=9"])
     assert {cell.config().training.learning_rate for cell in cells} == {0.5}
     assert {cell.config().run.seed for cell in cells} == {5}, "the study's own seed is not up for change"
+
+
+def test_a_study_needs_two_centroids_for_each_global_cluster(study: Study) -> None:
+    """Two clients send 16; the paper's own numbers may have fewer for prototypes, not for clusters of equal size."""
+
+    def check(scale: str, *overrides: str) -> None:
+        check_cells(make_cells(study, Path("runs"), seeds=[0], overrides=overrides), scale)
+
+    check("small")
+    few = "method.num_global_clusters=9"
+    cells = [cell for cell in make_cells(study, Path("runs"), seeds=[0], overrides=[few]) if cell.variant == "Orchestra"]
+    sentence = r"^Orchestra, alpha 0.1, seed 0: 2 clients send 16 centroids for method.num_global_clusters = 9, .*size\.$"
+    with pytest.raises(UserError, match=sentence):
+        check_cells(cells, "small")
+    check_cells(cells, "paper")
+    equal = [replace(cell, overrides=(few, "method.global_clustering=equal-size")) for cell in cells]
+    with pytest.raises(UserError, match=sentence):
+        check_cells(equal, "paper")
+    check_cells([replace(cell, untrained=True) for cell in equal], "paper")
+    reps = ("method.share=representations", "consent.allow_raw_representations=true")
+    check_cells([replace(cell, overrides=(few, *reps)) for cell in cells], "small")
 
 
 def test_another_variants_run(tmp_path: Path) -> None:

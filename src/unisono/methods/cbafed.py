@@ -57,10 +57,14 @@ class CBAFed(LabelHead[CBAFedConfig]):
         return {**super().shares, "class_counts": Share(Reduce.MEAN, Reveals.STATISTICS)}
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        return (Phase("train"),) if "class_shares" in server.groups else (Phase("count", all_clients=True), Phase("train"))
+        return (Phase("count", all_clients=True), Phase("train")) if round == 0 else (Phase("train"),)
 
     def groups_sent(self, ctx: Context) -> Collection[str]:
         return {"class_counts"} if ctx.phase == "count" else self.shares.keys()
+
+    def init_server(self, ctx: Context) -> Payload:
+        num_classes = self.info.num_classes or 1
+        return super().init_server(ctx).with_groups(class_shares={"p": torch.full((num_classes,), 1 / num_classes)})
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         if ctx.phase == "count":
@@ -101,12 +105,9 @@ class CBAFed(LabelHead[CBAFedConfig]):
         means = dict(aggregate.means)
         counts = means.pop("class_counts", {}).get("counts")
         stepped = super().server_step(server, replace(aggregate, means=means), ctx)
-        if counts is not None and float(counts.sum()) > 0:
-            return stepped.with_groups(class_shares={"p": counts / counts.sum()})
-        if "class_shares" in server.groups:
+        if counts is None or float(counts.sum()) == 0:
             return stepped
-        num_classes = self.info.num_classes or 1
-        return stepped.with_groups(class_shares={"p": torch.full((num_classes,), 1 / num_classes)})
+        return stepped.with_groups(class_shares={"p": counts / counts.sum()})
 
     def _counts(self, labels: Tensor) -> dict[str, Tensor]:
         """Return the number of samples of each class; hidden labels do not count."""
