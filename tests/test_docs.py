@@ -29,6 +29,7 @@ from unisono.experiment import check_privacy
 from unisono.models.backbones import backbones
 from unisono.recipes import Layer, build_tree, flag_layers, list_recipes
 from unisono.runs.export import FORMATS
+from unisono.studies.claims import read_paper, unknown_names
 from unisono.studies.grid import make_cells, select
 from unisono.studies.study import list_studies, read_study, scales_of
 from unisono.tune_plan import make_plan, parse_grid
@@ -206,6 +207,10 @@ def test_every_toml_block_is_read(name: str, tmp_path: Path) -> None:
             for scale in scales_of(path):
                 for cell in make_cells(read_study(path, scale), tmp_path):
                     cell.config()
+        elif "claim" in tree:
+            path = tmp_path / "paper.toml"
+            path.write_text(text + '[paper]\ntitle = "T"\nreference = "R"\n')
+            assert [unknown_names(claim) for claim in read_paper(path).claims] == [[]]
         elif "project" not in tree:
             check_privacy(resolve(build_tree(merge({"method": {"name": "simclr"}}, tree))))
 

@@ -14,6 +14,7 @@ from unisono.core.config import merge, write_toml
 from unisono.core.errors import UserError
 from unisono.studies.comparison import compare
 from unisono.studies.comparison_report import comparison_report
+from unisono.studies.tables import latex_text
 
 
 def make_run(path: Path, seed: int, value: float | None, over: dict[str, Any] | None = None) -> Path:
@@ -43,8 +44,10 @@ def test_groups_and_differences(runs: list[Path]) -> None:
     assert difference.t_test is not None
     assert difference.t_test < 0.01
     assert corrected == difference.t_test
-    assert comparison.difference_table().rows[0][:4] == ["byol", "linear", "+5.2 ± 0.2", "3"]
-    assert "Wilcoxon's test needs six seeds" in comparison.explanation()
+    # Differences 5.0, 5.2 and 5.4 points: deviation 0.2, t(2) = 4.303, half width 4.303 x 0.2 / sqrt(3); 3.26 x 0.2 is seen.
+    assert comparison.difference_table().rows[0][:6] == ["byol", "linear", "+5.2", "3", "+4.7 to +5.7", "0.7"]
+    assert "the t interval at 95%" in comparison.explanation()
+    assert "chance of 80%" in comparison.explanation()
 
 
 def test_a_directory_of_runs_stands_for_them(runs: list[Path]) -> None:
@@ -129,19 +132,22 @@ def test_numbers_for_other_programs(runs: list[Path]) -> None:
     assert float(second["difference deviation"]) == pytest.approx(0.002)
     assert second["pairs"] == "3"
     assert 0 < float(second["t-test"]) == float(second["corrected"]) < 0.01
-    assert float(second["Wilcoxon"]) == 0.25
+    half = 4.30265 * 0.002 / 3**0.5
+    assert [float(second[name]) for name in ("low", "high")] == pytest.approx([0.052 - half, 0.052 + half], rel=1e-4)
+    assert float(second["could see"]) == pytest.approx(3.264 * 0.002, rel=1e-3)
     assert (rows[2]["mean"], rows[2]["seeds"], rows[3]["mean"], rows[3]["seeds"]) == ("", "0", "2.0", "2")
 
 
 def test_texts_have_everything_that_the_terminal_shows(runs: list[Path]) -> None:
     comparison = compare(runs)
     markdown, latex = comparison.as_markdown(), comparison.as_latex()
-    assert "| byol | linear | +5.2 ± 0.2 | 3 |" in markdown
-    assert r"byol & linear & +5.2 $\pm$ 0.2 & 3 &" in latex
+    assert "| byol | linear | +5.2 | 3 | +4.7 to +5.7 | 0.7 |" in markdown
+    assert r"byol & linear & +5.2 & 3 & +4.7 to +5.7 & 0.7 &" in latex
     assert latex.count(r"\end{tabular}") == 2
     for text in (markdown, latex):
         assert "Accuracies in percent." in text
-        assert comparison.explanation() in text
+    assert comparison.explanation() in markdown
+    assert latex_text(comparison.explanation()) in latex
 
 
 def test_curves_join_what_belongs_to_the_same_round(tmp_path: Path) -> None:

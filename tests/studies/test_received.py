@@ -38,7 +38,7 @@ def seconds_of(config: Config) -> tuple[float, float]:
     return ends[-1], ends[-2] - (pull if exchanges and method.pull_at_start else 0.0)
 
 
-@pytest.mark.parametrize(("scale", "target"), [("small", 20.0), ("paper", 100.0)])
+@pytest.mark.parametrize(("scale", "target"), [("mini", 20.0), ("paper", 100.0)])
 def test_every_run_is_as_long_as_it_takes(scale: str, target: float) -> None:
     study = read_study("cfcl-received", scale)
     cells = [cell for cell in make_cells(study, Path("runs"), seeds=[0]) if cell.variant != UNTRAINED]

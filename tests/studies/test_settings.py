@@ -30,7 +30,7 @@ SHORT_ROUNDS = dict.fromkeys(
     "rounds of 5 steps divide the pull interval of 10 and every aggregation interval",
 )
 DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
-    ("cfcl-figure-3f", "small"): SHORT_ROUNDS,
+    ("cfcl-figure-3f", "mini"): SHORT_ROUNDS,
     ("cfcl-figure-3f", "paper"): SHORT_ROUNDS,
     ("fedmcc-figure-5", "paper"): {"data.dataset": "the figure is of STL-10"},
     ("fedmcc-figure-6", "paper"): {"federation.rounds": STAGE_1},
@@ -54,31 +54,31 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
         ],
         "a setting of this study alone",
     ),
-    ("orchestra-figure-4", "small"): {"training.local_epochs": SHORT},
+    ("orchestra-figure-4", "mini"): {"training.local_epochs": SHORT},
     ("orchestra-figure-4", "paper"): {"federation.rounds": "20 in tuning, says C.4"},
-    ("orchestra-figure-7", "small"): {
+    ("orchestra-figure-7", "mini"): {
         "federation.rounds": SHORT,
         "training.local_epochs": SHORT,
         "training.lr_tuned_for_participation": "learning rates scale with the share",
     },
     ("orchestra-figure-7", "paper"): {"training.lr_tuned_for_participation": "learning rates scale with the share"},
-    ("orchestra-figure-9", "small"): {"training.local_epochs": SHORT},
-    ("orchestra-figure-10", "small"): {"training.local_epochs": SHORT},
-    ("orchestra-figure-11", "small"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
+    ("orchestra-figure-9", "mini"): {"training.local_epochs": SHORT},
+    ("orchestra-figure-10", "mini"): {"training.local_epochs": SHORT},
+    ("orchestra-figure-11", "mini"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
     ("orchestra-figure-11", "paper"): {"federation.rounds": "only time is measured"},
-    ("orchestra-table-2", "small"): {"cohort.size": "two centroids for each global cluster", "federation.rounds": SHORT},
+    ("orchestra-table-2", "mini"): {"cohort.size": "two centroids for each global cluster", "federation.rounds": SHORT},
     ("orchestra-table-4", "paper"): {"model.backbone": "nothing is trained"},
-    ("uv-figure-3b", "small"): {"shift.kind": JOINT},
+    ("uv-figure-3b", "mini"): {"shift.kind": JOINT},
     ("uv-figure-3b", "paper"): {"shift.kind": JOINT},
-    ("uv-figure-3c", "small"): {
+    ("uv-figure-3c", "mini"): {
         "shift.kind": JOINT,
         "labels.fraction": "supervised training sees all labels",
         "data.probe_fraction": "the figure's probe learns from a fixed set that no client has",
     },
-    ("uv-table-6", "small"): {"partition.num_clients": "many clients stand for the paper's 500"},
+    ("uv-table-6", "mini"): {"partition.num_clients": "many clients stand for the paper's 500"},
 }
 """What a study sets in all its runs of a method although the recipe says something else, and why."""
-DEPARTURES["uv-figure-3c", "paper"] = DEPARTURES["uv-figure-3c", "small"]
+DEPARTURES["uv-figure-3c", "paper"] = DEPARTURES["uv-figure-3c", "mini"]
 NOT_THE_PAPERS = ("cfcl/fashion-mnist-ours", "cfcl/fashion-mini-ours", "cfcl/received")
 """Recipes that depart from their paper, beside one that does not."""
 UPKEEP = ("evaluation", "report", "run", "engine", "track")
@@ -192,9 +192,9 @@ def test_two_recipes_of_one_setting_agree_about_every_method() -> None:
                 assert not other, f"{first} and {second} are the same setting and disagree for {method}: {other}"
 
 
-def test_user_verification_at_small_scale_has_the_clients_and_rounds_that_a_verdict_needs() -> None:
+def test_user_verification_at_mini_scale_has_the_clients_and_rounds_that_a_verdict_needs() -> None:
     for cell in every_cell():
-        if cell.study.startswith("uv") and cell.scale == "small":
+        if cell.study.startswith("uv") and cell.scale == "mini":
             options = cell.options
             assert options["cohort.size"] == 10
             assert options["partition.num_clients"] >= 100

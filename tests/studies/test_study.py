@@ -6,6 +6,7 @@ import pytest
 
 from tests.studies.conftest import SMALL
 from unisono.core.errors import UserError
+from unisono.studies.grid import make_cells
 from unisono.studies.study import UNTRAINED, list_studies, read_study, scales_of, slug
 
 TWO_SCALES = """
@@ -60,6 +61,19 @@ def test_a_scale_replaces_fields_and_adds_assignments(tmp_path: Path) -> None:
     assert paper.has_paper_numbers("linear")
     assert not small.has_paper_numbers("linear")
     assert scales_of(path) == ["small", "paper"]
+
+
+def test_the_smallest_of_four_scales_is_the_default(tmp_path: Path) -> None:
+    text = TWO_SCALES.replace("[[variant]]", "[scale.long]\nseeds = [5]\n[scale.mini]\nseeds = [4]\n[[variant]]", 1)
+    path = write(tmp_path, text.replace("small.skip = true", "mini.skip = true\nlong.set = ['federation.rounds=3']"))
+    assert scales_of(path) == ["mini", "small", "long", "paper"]
+    assert read_study(path).config.seeds == (4,)
+    assert [variant.name for variant in read_study(path, "mini").variants] == ["a"]
+    assert [variant.name for variant in read_study(path, "small").variants] == ["a", "b"]
+    cell = make_cells(read_study(path, "long"), tmp_path)[-1]
+    assert (cell.variant, cell.config().federation.rounds, cell.seed) == ("b", 3, 5)
+    with pytest.raises(UserError, match=r"scale\.smal is not a known scale\. Did you mean 'small'\? Known: mini, small"):
+        read_study(write(tmp_path, TWO_SCALES.replace("scale.small", "scale.smal")))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def compare(
     """Compare runs in one table.
 
     RUN is a run directory, or a directory of such. Runs that differ in their seeds alone are shown as mean and standard
-    deviation; all others are compared with the first, paired by seed, where three seeds or more allow to say anything.
+    deviation; all others are compared with the first: paired differences, and from three seeds on their 95% interval and the
+    smallest difference that could have been seen.
 
     Example: unisono compare runs/demo runs/clusters --metric linear
     """

@@ -27,7 +27,7 @@ RUNS = Path("runs")
 
 def study(
     reference: Annotated[str, typer.Argument(metavar="STUDY", hidden=True)],
-    scale: Annotated[str | None, typer.Option(help="small or paper, where the study has both; default small.")] = None,
+    scale: Annotated[str | None, typer.Option(help="mini, small, long or paper; default: the smallest it has.")] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Run this variant or setting only; repeatable.", metavar="NAME")
     ] = None,
@@ -61,6 +61,7 @@ def study(
 
     from unisono.core.errors import UserError
     from unisono.studies.grid import check_cells, make_cells, select
+    from unisono.studies.output import as_json
     from unisono.studies.results import collect
     from unisono.studies.reuse import find_reusable_runs, is_timed
     from unisono.studies.runner import check_same
@@ -104,7 +105,7 @@ def study(
         failures = _run(console, chosen, everything, cells, directory / chosen.directory, command, jobs)
     results = collect(chosen, everything, failures)
     if json:
-        print(json_format.dumps(results.as_json()))
+        print(json_format.dumps(as_json(results)))
     elif not dry_run:
         _show(console, results, directory / chosen.directory)
     if failures:
@@ -197,8 +198,9 @@ def _show_cells(console: Console, cells: list[Cell], reusable: dict[Cell, Path])
 
 
 def _show(console: Console, results: Results, path: Path) -> None:
-    from unisono.studies.output import small_print
+    from unisono.studies.output import small_print, verdicts_of
     from unisono.studies.tables import study_table
+    from unisono.studies.verdict_text import our_effect, verdict_words
 
     for metric in results.study.config.metrics:
         made = study_table(results, metric)
@@ -208,6 +210,9 @@ def _show(console: Console, results: Results, path: Path) -> None:
     console.print("\n" + small_print(results), soft_wrap=True)
     if results.study.config.note:
         console.print(results.study.config.note, soft_wrap=True)
+    for verdict in verdicts_of(results):
+        ours = our_effect(verdict)
+        console.print(f"claim: {verdict.claim.text} {ours + ': ' if ours else ''}{verdict_words(verdict)}", soft_wrap=True)
     for cell_result in results.cell_results:
         if cell_result.reason:
             console.print(f"failed: {cell_result.cell.title}: {' '.join(cell_result.reason.split())}", soft_wrap=True)

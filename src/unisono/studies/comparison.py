@@ -10,13 +10,13 @@ from typing import Any
 from unisono.core.errors import UserError
 from unisono.runs.directory import RunDirectory
 from unisono.studies.history import in_percent
-from unisono.studies.results import mean_and_deviation, number, with_deviation
+from unisono.studies.results import mean_and_deviation, number, signed
 from unisono.studies.seed_groups import Group, put_together, read_runs
-from unisono.studies.significance import Difference, compare_pairs, holm
+from unisono.studies.significance import RULE, Difference, compare_pairs, holm
 from unisono.studies.tables import TextTable, latex_text
 
 UNSAID = "-"
-DIFFERENCE_HEADS = ("difference", "difference deviation", "pairs", "t-test", "corrected", "Wilcoxon")
+DIFFERENCE_HEADS = ("difference", "difference deviation", "pairs", "low", "high", "could see", "t-test", "corrected")
 """Heads of the columns about the difference between a group and the first one."""
 
 
@@ -69,45 +69,54 @@ class Comparison:
         return list(zip(others, found, corrected, strict=True))
 
     def difference_table(self) -> TextTable:
-        """Return a table of all differences; p-values are left out where none has one."""
+        """Return a table of all differences; intervals and p-values are left out where none has one."""
         rows = []
         for metric in self.metrics:
             for group, difference, corrected in self.differences(metric):
-                said = [_p(difference.t_test), _p(corrected), _p(difference.wilcoxon)]
-                if difference.num_pairs:
-                    rows.append([group.label, metric, _signed(difference, metric), str(difference.num_pairs), *said])
-        heads = ["", "metric", "difference", "pairs", "t-test", "corrected", "Wilcoxon"]
+                ends = [signed(end, metric) for end in difference.interval or ()]
+                said = [" to ".join(ends) or UNSAID, number(self._could_see(difference), metric) or UNSAID]
+                said.append(_p(corrected))
+                if difference.mean is not None:
+                    rows.append([group.label, metric, signed(difference.mean, metric), str(difference.num_pairs), *said])
+        heads = ["", "metric", "difference", "pairs", "95% interval", "could see", "p"]
         width = len(heads) if any(row[4] != UNSAID for row in rows) else 4
         return TextTable(heads[:width], [row[:width] for row in rows], num_names=2)
 
     def explanation(self) -> str:
-        """Return how to read the differences, and why no p-value is given where that is so."""
+        """Return how to read the differences, and why no interval is given where that is so."""
         found = [difference for metric in self.metrics for _, difference, _ in self.differences(metric)]
         reasons = list(dict.fromkeys(difference.reason for difference in found if difference.reason and difference.num_pairs))
         sentences = [f"Differences are those to {self.groups[0].label}, paired by seed."]
         if any(group.unfinished for group in self.groups):
             sentences.append("Runs that are not finished are among them.")
-        if any(difference.t_test is not None for difference in found):
-            sentences.append(
-                "P-values are two-sided; 'corrected' is the t-test's after Holm, for the number of groups. "
-                "Wilcoxon's test needs six seeds to go below 0.05."
-            )
+        if any(difference.interval is not None for difference in found):
+            sentences[0] = f"Differences are those to {self.groups[0].label}. {RULE.replace('Differences', 'They', 1)}"
+            sentences.append("p is that of the paired t-test, two-sided, after Holm for the number of groups.")
         if reasons:
             sentences.append(f"Whether they are significant cannot be said where there are {'; or '.join(reasons)}.")
         return " ".join(sentences)
+
+    def _could_see(self, difference: Difference) -> float | None:
+        return difference.could_see(len(self.groups) - 1)
 
     def number_table(self) -> TextTable:
         """Return everything as numbers with all digits, for other programs: a row per metric and group, no unit, no percent."""
         heads = ["group", "metric", "mean", "deviation", "seeds", "runs", "finished", "unfinished", *DIFFERENCE_HEADS]
         rows = []
         for metric in self.metrics:
-            found = {group.label: _numbers(difference, p) for group, difference, p in self.differences(metric)}
+            found = {group.label: self._numbers(difference, p) for group, difference, p in self.differences(metric)}
             for group in self.groups:
                 summary, unfinished = group.summary(metric), group.unfinished
                 counts = [len(summary.values), len(group.runs), len(group.runs) - len(unfinished)]
                 own = [*map(_digits, [summary.mean, summary.deviation, *counts]), "; ".join(run.standing for run in unfinished)]
                 rows.append([group.label, metric, *own, *found.get(group.label, [""] * len(DIFFERENCE_HEADS))])
         return TextTable(heads, rows, num_names=2)
+
+    def _numbers(self, difference: Difference, corrected: float | None) -> list[str]:
+        """Return the cells below ``DIFFERENCE_HEADS``."""
+        ends = difference.interval or (None, None)
+        said = [*ends, self._could_see(difference), difference.t_test, corrected]
+        return list(map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *said]))
 
     def as_markdown(self) -> str:
         """Return the tables as Markdown, with explanations."""
@@ -149,9 +158,10 @@ class Comparison:
                     "mean": difference.mean,
                     "deviation": difference.deviation,
                     "pairs": difference.num_pairs,
+                    "interval": difference.interval,
+                    "could_see": self._could_see(difference),
                     "t_test": difference.t_test,
                     "corrected": corrected,
-                    "wilcoxon": difference.wilcoxon,
                     "reason": difference.reason,
                 }
                 for metric in self.metrics
@@ -186,12 +196,6 @@ def _seeds(group: Group) -> str:
     return f"{num_runs - len(group.unfinished)} of {num_runs} finished" if group.unfinished else str(num_runs)
 
 
-def _numbers(difference: Difference, corrected: float | None) -> list[str]:
-    """Return the cells below ``DIFFERENCE_HEADS``."""
-    tests = [difference.t_test, corrected, difference.wilcoxon]
-    return list(map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *tests]))
-
-
 def _digits(value: float | None) -> str:
     return "" if value is None else repr(value)
 
@@ -200,10 +204,3 @@ def _p(value: float | None) -> str:
     if value is None:
         return UNSAID
     return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"
-
-
-def _signed(difference: Difference, metric: str) -> str:
-    if difference.mean is None:
-        return ""
-    sign = "+" if difference.mean >= 0 else "-"
-    return sign + with_deviation(abs(difference.mean), difference.deviation, metric)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from unisono.runs.files import write_atomically
+from unisono.studies.claims import read_papers
 from unisono.studies.correlation import correlations
 from unisono.studies.figure import draw_study
 from unisono.studies.results import Results
 from unisono.studies.runner import CellStatus
 from unisono.studies.study_report import study_report
 from unisono.studies.tables import run_table, study_table
+from unisono.studies.verdict_text import SMALL_PRINT, verdict_json, verdict_table
+from unisono.studies.verdicts import Verdict, judge_study
 
 
 def write_numbers(results: Results, path: Path) -> None:
@@ -21,7 +25,7 @@ def write_numbers(results: Results, path: Path) -> None:
         results: so far.
         path: the study's directory.
     """
-    write_atomically(path / "results.json", (json.dumps(results.as_json(), indent=1) + "\n").encode())
+    write_atomically(path / "results.json", (json.dumps(as_json(results), indent=1) + "\n").encode())
     write_atomically(path / "results.csv", run_table(results).as_csv().encode())
     write_atomically(path / "results.md", as_markdown(results).encode())
 
@@ -37,7 +41,13 @@ def write_pictures(results: Results, path: Path, command: str = "") -> None:
     files = draw_study(results)
     for ending, content in files.items():
         write_atomically(path / f"figure.{ending}", content)
-    write_atomically(path / "report.html", study_report(results, command, files.get("svg", b"")).encode())
+    page = study_report(results, command, files.get("svg", b""), verdicts_of(results))
+    write_atomically(path / "report.html", page.encode())
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """Return the whole result as JSON: the content of results.json."""
+    return {**results.as_json(), "claims": [verdict_json(verdict) for verdict in verdicts_of(results)]}
 
 
 def as_markdown(results: Results) -> str:
@@ -51,6 +61,9 @@ def as_markdown(results: Results) -> str:
     for metric in config.metrics:
         parts.append(f"## {metric}\n\n{study_table(results, metric).as_markdown()}")
     parts.append(small_print(results) + "\n")
+    verdicts = verdicts_of(results)
+    if verdicts:
+        parts.append(f"## Claims\n\n{verdict_table(verdicts).as_markdown()}\n{SMALL_PRINT}\n")
     if config.note:
         parts.append(config.note + "\n")
     missing = [cell_result for cell_result in results.cell_results if cell_result.status is not CellStatus.finished]
@@ -58,6 +71,11 @@ def as_markdown(results: Results) -> str:
         lines = "\n".join(f"- {cell_result.cell.title}: {cell_result.reason or cell_result.status}" for cell_result in missing)
         parts.append(f"## Not finished\n\n{lines}\n")
     return "\n".join(parts)
+
+
+def verdicts_of(results: Results) -> list[Verdict]:
+    """Return verdicts on the papers' claims that belong to the study; none for a study of one's own."""
+    return judge_study(read_papers(), results.numbers())
 
 
 def small_print(results: Results) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
 from unisono.studies.history import History, in_percent, parse_time_to_target
+from unisono.studies.numbers import FinishedRun, Numbers, cell_numbers
 from unisono.studies.runner import CellStatus, status_of
 from unisono.studies.study import Study
 
@@ -107,6 +108,16 @@ class Results:
                         found.setdefault(name, {}).setdefault(setting, scores[metric])
         return found
 
+    def numbers(self) -> Numbers:
+        """Return the numbers that claims are judged by."""
+        study, curves = self.study, self.study.config.plot == "curves"
+        cells = {}
+        for (variant, setting), found in self.by_place.items():
+            runs = [FinishedRun(one.cell, one.history, one.values) for one in found if one.history is not None]
+            if runs:
+                cells[variant, setting] = cell_numbers(runs, study.metric_names(variant), curves)
+        return Numbers(study.name, study.config.scale, cells)
+
     def as_json(self) -> dict[str, Any]:
         """Return everything as JSON, for other programs."""
         study = self.study
@@ -135,6 +146,7 @@ class Results:
             "results": summaries,
             "floors": {metric: self.floors(metric) for metric in config.metrics},
             "runs": [_run_as_json(cell_result) for cell_result in self.cell_results],
+            "cells": self.numbers().as_json()["cells"],
         }
 
 
@@ -185,6 +197,11 @@ def number(value: float | str | None, metric: str) -> str:
     if in_percent(metric):
         return f"{100 * value:.1f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def signed(value: float, metric: str) -> str:
+    """Return a difference as people read it, with its sign."""
+    return f"{'-' if value < 0 else '+'}{number(abs(value), metric)}"
 
 
 def with_deviation(mean: float, deviation: float | None, metric: str) -> str:

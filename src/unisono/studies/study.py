@@ -1,20 +1,21 @@
 """Study files: variants x settings x seeds, what is measured, and the numbers of the paper.
 
 A study is a TOML file. ``[study]`` says what is claimed and what every run has in common, ``[[variant]]`` and ``[[setting]]``
-say in what runs differ, ``[[override]]`` holds exceptions, ``[paper]`` the paper's own numbers. ``[scale.small]`` and
-``[scale.paper]`` replace fields of ``[study]``, so that one file describes an experiment at two scales.
+say in what runs differ, ``[[override]]`` holds exceptions, ``[paper]`` the paper's own numbers. ``[scale.mini]``,
+``[scale.small]``, ``[scale.long]`` and ``[scale.paper]`` replace fields of ``[study]``, so that one file describes an
+experiment at up to four scales.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -25,7 +26,9 @@ FORMAT = 1
 """Version of the study format that this program reads."""
 UNTRAINED = "untrained weights"
 """The row of encoders before the first round."""
-Scale = Literal["small", "paper"]
+Scale = Literal["mini", "small", "long", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+"""Scales from the cheapest to the dearest: about a minute a run, at most six minutes, at most an hour, the paper's own."""
 Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay", "transmission"]
 Paper = Mapping[str, Mapping[str, Mapping[str, float | str]]]
 """The paper's numbers by metric, variant and setting."""
@@ -42,10 +45,12 @@ class PartConfig(Section):
 
 
 class ChoiceConfig(PartConfig):
-    """One of several variants or settings; ``small`` and ``paper`` add to it at that scale."""
+    """One of several variants or settings; ``mini``, ``small``, ``long`` and ``paper`` add to it at that scale."""
 
     name: str = Field(min_length=1, description="as it stands in the table")
+    mini: PartConfig = Field(default_factory=PartConfig, description="what is different at mini scale")
     small: PartConfig = Field(default_factory=PartConfig, description="what is different at small scale")
+    long: PartConfig = Field(default_factory=PartConfig, description="what is different at long scale")
     paper: PartConfig = Field(default_factory=PartConfig, description="what is different at the paper's scale")
 
 
@@ -79,7 +84,10 @@ class StudyConfig(Section):
     title: str = Field(min_length=1, description="what it shows, in a few words")
     claim: str = Field("", description="the claim that it tests, in one sentence")
     source: str = Field("", description="the paper's table or figure")
-    scale: Scale = Field("small", description="paper: the paper's own setting; small: minutes on two cores")
+    scale: Scale = Field(
+        "small",
+        description="mini: a minute a run; small: the paper's kind of data, six minutes; long: an hour; paper: its own setting",
+    )
     cost: str = Field("", description="time and machine")
     recipe: str = Field(min_length=1, description="the recipe or method that every run begins with")
     set: tuple[str, ...] = Field((), description="assignments section.key=value for every run")
@@ -161,7 +169,7 @@ def read_study(reference: str | Path, scale: str | None = None) -> Study:
 
     Args:
         reference: a .toml file, or the name of a study that comes with the package.
-        scale: small or paper; None takes small where the study has both.
+        scale: mini, small, long or paper; None takes the smallest that the study has.
     """
     path = _find(str(reference))
     tree = read_toml(path)
@@ -187,9 +195,9 @@ def list_studies() -> dict[str, Path]:
 
 
 def scales_of(path: Path) -> list[str]:
-    """Return the scales that a study's file describes."""
+    """Return the scales that a study's file describes, the smallest first."""
     tree = read_toml(path)
-    return list(tree.get("scale", {})) or [tree.get("study", {}).get("scale", "small")]
+    return _in_order(tree.get("scale", {})) or [tree.get("study", {}).get("scale", "small")]
 
 
 def slug(name: str) -> str:
@@ -232,12 +240,17 @@ def _check_tables(tree: Tree, path: Path) -> None:
 
 def _choose(scales: Mapping[str, Any], wanted: str | None, own: str | None, path: Path) -> str | None:
     """Return the table ``[scale.*]`` that counts; None where the file has none."""
-    available = list(scales) or [own or "small"]
+    for name in scales:
+        if name not in SCALES:
+            raise UserError(f"{path}: scale.{name} is not a known scale.{closest(name, SCALES)} Known: {', '.join(SCALES)}.")
+    available = _in_order(scales) or [own or "small"]
     if wanted is not None and wanted not in available:
         raise UserError(f"{path.stem} has no scale {wanted!r}; it has {' and '.join(available)}.")
-    if not scales:
-        return None
-    return wanted or ("small" if "small" in scales else available[0])
+    return (wanted or available[0]) if scales else None
+
+
+def _in_order(scales: Iterable[str]) -> list[str]:
+    return sorted(scales, key=lambda name: SCALES.index(name) if name in SCALES else len(SCALES))
 
 
 def _at_scale(study: Mapping[str, Any], scales: Mapping[str, Any], scale: str | None) -> Tree:

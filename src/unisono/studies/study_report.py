@@ -16,6 +16,8 @@ from unisono.studies.results import Results
 from unisono.studies.runner import CellStatus
 from unisono.studies.study import UNTRAINED, Axis
 from unisono.studies.tables import study_table
+from unisono.studies.verdict_text import SMALL_PRINT, verdict_table
+from unisono.studies.verdicts import Verdict
 
 PICTURE = "figure"
 VIEW_BOX = re.compile(rb'viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
@@ -24,13 +26,14 @@ WIDEST = 1080
 """Pixels that a picture may take on the page."""
 
 
-def study_report(results: Results, command: str = "", figure: bytes = b"") -> str:
+def study_report(results: Results, command: str = "", figure: bytes = b"", verdicts: Sequence[Verdict] = ()) -> str:
     """Return one self-contained HTML file.
 
     Args:
         results: of the study.
         command: what repeats it.
         figure: the study's figure as SVG; left out where the page draws the same curves itself.
+        verdicts: on the claims that belong to the study.
     """
     study, config = results.study, results.study.config
     finished = sum(cell_result.status is CellStatus.finished for cell_result in results.cell_results)
@@ -70,6 +73,7 @@ def study_report(results: Results, command: str = "", figure: bytes = b"") -> st
     sections = [
         section("about", "What it asks", [about, *problems]),
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),
+        section("claims", "Claims", [_claims(verdicts)] if verdicts else []),
         section("picture", "Figure", [_sheet(config.title)] if picture else []),
         section("curves", "Over the course of runs", curves),
         section("runs", "Runs", [runs]),
@@ -87,6 +91,11 @@ def _table(results: Results, metric: str) -> Block:
     note += " Accuracies in percent." if in_percent(metric) else ""
     note += " In brackets: the paper's number." if results.study.has_paper_numbers(metric) else ""
     return table(metric, made.heads, made.rows, note=note)
+
+
+def _claims(verdicts: Sequence[Verdict]) -> Block:
+    made = verdict_table(verdicts)
+    return table("", made.heads, made.rows, note=SMALL_PRINT)
 
 
 def _picture(figure: bytes) -> Sprite:

@@ -1,0 +1,98 @@
+"""The page of all claims: a table per paper, made from the claims and from the numbers that are kept in ``docs/results``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from unisono.studies.claims import Paper
+from unisono.studies.numbers import Numbers
+from unisono.studies.tables import TextTable
+from unisono.studies.verdict_text import num_seeds, our_effect, paper_effect, verdict_words
+from unisono.studies.verdicts import Verdict, Word, judge_paper
+
+INTRODUCTION = """# Claims
+
+This page lists the empirical claims of the four papers, the study that tests each, and the verdict. The command
+`python scripts/claims.py page` writes it from `src/unisono/studies/papers/` (the claims) and `docs/results/` (our
+numbers). Every claim is judged at one scale:
+
+| scale | meaning |
+|---|---|
+| mini | fashion-mini and a small convnet, about a minute a run |
+| small | the paper's kind of data on two cores, at most six minutes a run |
+| long | the same, up to an hour a run |
+| paper | the paper's own setting |
+
+A claim that does not hold at a small scale may hold at the paper's.
+
+**The rule.** Runs of one seed share their partition and cohorts. So we compare seed by seed: the mean of the paired differences
+and its t interval at 95%. With signs turned so that the expected side is up, a claim
+
+- *holds* if the p-value of the paired t-test is below 0.05 and the difference is positive; it *holds by less* if the interval
+  ends below the paper's effect (below the smallest effect of interest if the paper has a picture only);
+- *does not hold* if the interval ends below the smallest effect of interest, and is *reversed* if it ends below 0;
+- is *undecided* otherwise. *Could see* is the smallest true effect that as many seeds would have shown with a chance of 80%;
+- is *void* if an encoder is not above raw pixels and untrained weights, if a run diverged or had fewer clusters than asked for,
+  if most runs never reach the accuracy in question, or if two encoders are said to be equal that have hardly learnt anything;
+- is *not run* if a cell is missing or has fewer than three seeds.
+
+A claim of equality holds if the interval at 90% lies within the margin, and does not hold if the interval at 95% lies wholly
+outside. If a claim is about several rivals, each must pass: the largest p-value counts, and the weakest difference is shown.
+P-values of the headline and main claims of a paper are corrected together (Holm); those of minor claims are not. A correlation
+is judged by a bootstrap over settings. A claim that was also run at another scale has a row for it; these rows are corrected
+among themselves.
+
+Effects are in points of accuracy unless a unit is given.
+"""
+NOTHING_YET = "**No result is kept yet**, so every claim reads *not run at this scale*."
+PRIORITIES = ("headline", "main", "minor")
+HEADS = ("claim", "source", "paper", "ours (95% interval)", "seeds", "scale", "verdict")
+
+
+def claims_page(papers: Sequence[Paper], numbers: Sequence[Numbers]) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        papers: with their claims.
+        numbers: of studies, at any scale.
+    """
+    verdicts = {paper.name: judge_paper(paper, numbers) for paper in papers}
+    parts = [INTRODUCTION, _summary(papers, verdicts) if numbers else NOTHING_YET]
+    parts += [_section(paper, verdicts[paper.name]) for paper in papers]
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+def _summary(papers: Sequence[Paper], verdicts: dict[str, list[Verdict]]) -> str:
+    """Return how many claims of each paper have which verdict at their own scale."""
+    rows = []
+    for paper in papers:
+        counted = Counter(one.word for one in verdicts[paper.name] if one.scale == one.claim.scale)
+        rows.append([paper.config.title, *(str(counted[word] or "") for word in Word)])
+    return "Verdicts at the scale of each claim:\n\n" + TextTable(["", *map(str, Word)], rows).as_markdown()
+
+
+def _section(paper: Paper, verdicts: Sequence[Verdict]) -> str:
+    notes: list[str] = []
+    parts = [f"## {paper.config.title}", f"{paper.config.reference}."]
+    for priority in PRIORITIES:
+        rows = [_row(one, notes) for one in verdicts if one.claim.priority == priority]
+        if rows:
+            parts += [
+                f"### {paper.config.title}: {priority} claims",
+                TextTable(HEADS, rows, num_names=len(HEADS)).as_markdown().strip(),
+            ]
+    if notes:
+        parts += ["Notes:", "\n".join(f"{place}. {note}" for place, note in enumerate(notes, start=1))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(verdict: Verdict, notes: list[str]) -> list[str]:
+    """Return a row of the table; the note of a claim goes below it, and its number behind the claim."""
+    claim, mark = verdict.claim, ""
+    if claim.note and verdict.scale == claim.scale:
+        notes.append(claim.note)
+        mark = f" ({len(notes)})"
+    source = f"{claim.source}; `{claim.study}`"
+    ours, seeds = our_effect(verdict), num_seeds(verdict)
+    return [claim.text + mark, source, paper_effect(verdict), ours, seeds, verdict.scale, verdict_words(verdict)]

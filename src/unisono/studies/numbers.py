@@ -1,0 +1,216 @@
+"""The numbers of a study that claims are judged by: a few values per cell and seed, floors, and a hash of the options.
+
+They are the part ``cells`` of ``results.json``. A copy without the rest is small enough to be kept beside the documentation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from unisono.config import resolve
+from unisono.core.errors import UserError
+from unisono.evaluation.floors import PIXELS, UNTRAINED
+from unisono.runs.directory import RunDirectory
+from unisono.studies.grid import Cell
+from unisono.studies.history import History, logged_name, parse_time_to_target
+from unisono.studies.runner import comparable
+
+FORMAT = 1
+"""Version of the format of numbers that this program reads and writes."""
+DIGITS = 6
+"""Significant digits that are kept."""
+HASH_LENGTH = 12
+DIVERGED, FEWER_CLUSTERS = "diverged", "had fewer global clusters than asked for"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run of a study.
+
+    Args:
+        cell: its place in the study.
+        history: its records.
+        values: the study's metrics.
+    """
+
+    cell: Cell
+    history: History
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class CellNumbers:
+    """Numbers of one variant under one setting; lists have a value per seed, None where there is none.
+
+    Args:
+        variant: name.
+        setting: name.
+        seeds: of the finished runs.
+        config: hash of the options, whatever the seed.
+        values: by metric.
+        unreached: by metric such as ``rounds to knn 0.6``, for runs that never got there: the end of the run.
+        floors: means over seeds, by floor and metric.
+        looks: by metric and round, where the study draws curves.
+        problems: what is wrong with a run, by seed.
+    """
+
+    variant: str
+    setting: str
+    seeds: Sequence[int]
+    config: str = ""
+    values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    unreached: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    looks: Mapping[str, Mapping[str, Sequence[float | None]]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    def by_seed(self, metric: str, round: str | None = None) -> dict[int, float]:
+        """Return the values of a metric by seed; a run that never got there counts with its end.
+
+        Args:
+            metric: its name.
+            round: a looked-at round; None for the end of the run.
+        """
+        own = self.values.get(metric, ()) if round is None else self.looks.get(metric, {}).get(round, ())
+        found = dict(zip(self.seeds, self.unreached.get(metric, ()), strict=False)) if round is None else {}
+        found |= {seed: value for seed, value in zip(self.seeds, own, strict=False) if value is not None}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean over seeds; None without a value."""
+        values = self.by_seed(metric)
+        return statistics.fmean(values.values()) if values else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON, without what is empty."""
+        return {name: value for name, value in asdict(self).items() if value or name in ("variant", "setting", "seeds")}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers of a study at one scale.
+
+    Args:
+        study: its name.
+        scale: of these numbers.
+        cells: by variant and setting.
+    """
+
+    study: str
+    scale: str
+    cells: Mapping[tuple[str, str], CellNumbers]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON."""
+        cells = [cell.as_json() for cell in self.cells.values()]
+        return {"format": FORMAT, "study": self.study, "scale": self.scale, "cells": cells}
+
+
+def read_numbers(path: Path) -> Numbers:
+    """Return the numbers of a file, ``results.json`` or a copy of its numbers; raise a UserError if it holds none."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if tree.get("format", FORMAT) != FORMAT:
+            raise UserError(f"{path} has format {tree['format']}, and this unisono reads format {FORMAT}.")
+        cells = [CellNumbers(**values) for values in tree["cells"]]
+        return Numbers(tree["study"], tree["scale"], {(cell.variant, cell.setting): cell for cell in cells})
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} holds no results of a study: {type(error).__name__}: {error}.") from error
+
+
+def cell_numbers(runs: Sequence[FinishedRun], metrics: Mapping[str, str], curves: bool) -> CellNumbers:
+    """Return the numbers of the finished runs of one variant and setting.
+
+    Args:
+        runs: one for each seed.
+        metrics: this variant's name for every metric of the study.
+        curves: whether looked-at rounds are kept.
+    """
+    cell = runs[0].cell
+    logged = {logged_name(metric): logged_name(name) for metric, name in metrics.items()}
+    values = {metric: [_kept(run.history.value(name)) for run in runs] for metric, name in logged.items()}
+    values |= {metric: [_kept(run.values[metric]) for run in runs] for metric in metrics}
+    ends = {metric: [_end(run, metric) for run in runs] for metric in metrics}
+    problems = {str(run.cell.seed): problem for run in runs if (problem := _problem(run))}
+    return CellNumbers(
+        cell.variant,
+        cell.setting,
+        [run.cell.seed for run in runs],
+        config_hash(cell),
+        values,
+        {metric: end for metric, end in ends.items() if any(value is not None for value in end)},
+        _floors(runs, logged),
+        {metric: _looks(runs, name) for metric, name in logged.items()} if curves else {},
+        problems,
+    )
+
+
+def config_hash(cell: Cell) -> str:
+    """Return a hash of the options of a cell that differ from their defaults, but for the seed and for places on the disk."""
+    config = cell.config()
+    usual = _defaults(config.method_name)
+    options = {name: value for name, value in comparable(config.as_tree()).items() if value != usual.get(name)}
+    options.pop("run.seed", None)
+    options["method.name"] = config.method_name
+    own = f"seed-{cell.seed}"
+    neutral = {
+        name: Path(value).name.replace(own, "seed") if isinstance(value, str) and "/" in value else value
+        for name, value in options.items()
+    }
+    neutral["untrained"] = cell.untrained
+    text = json.dumps(neutral, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+@cache
+def _defaults(method: str) -> Mapping[str, Any]:
+    return comparable(resolve({"method": {"name": method}}).as_tree())
+
+
+def _kept(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
+
+
+def _end(run: FinishedRun, metric: str) -> float | None:
+    """Return where a run ended that never reached the value: one round more than it had, or the last place on another axis."""
+    target = parse_time_to_target(metric)
+    if target is None or not run.history.records or run.values[metric] is not None:
+        return None
+    last = run.history.records[-1].get(target.axis)
+    return None if last is None else _kept(float(last) + (target.axis == "rounds"))
+
+
+def _problem(run: FinishedRun) -> str:
+    records = run.history.records
+    if not all(math.isfinite(record["loss"]) for record in records if record.get("loss") is not None):
+        return DIVERGED
+    wanted = getattr(run.cell.config().method, "num_global_clusters", None)
+    numbers = [record["num_global_clusters"] for record in records if record.get("num_global_clusters") is not None]
+    return FEWER_CLUSTERS if wanted is not None and numbers and min(numbers) < wanted else ""
+
+
+def _floors(runs: Iterable[FinishedRun], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    measured = [RunDirectory(run.cell.path).floors for run in runs]
+    found: dict[str, dict[str, float]] = {}
+    for floor in (PIXELS, UNTRAINED):
+        for metric, name in names.items():
+            scores = [score[name] for floors in measured if name in (score := floors.get(floor, {}))]
+            if scores:
+                found.setdefault(floor, {})[metric] = float(f"{statistics.fmean(scores):.{DIGITS}g}")
+    return found
+
+
+def _looks(runs: Sequence[FinishedRun], metric: str) -> dict[str, list[float | None]]:
+    curves = [dict(run.history.curve(metric, "rounds")) for run in runs]
+    rounds = sorted({round for curve in curves for round in curve})
+    return {str(int(round)): [_kept(curve.get(round)) for curve in curves] for round in rounds}
