@@ -6,6 +6,7 @@ same run everywhere. Recipes choose nothing: they say what they want.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,7 +61,7 @@ def prepare(layered: LayeredConfig) -> tuple[Experiment, tuple[str, ...]]:
     notes = [f"chosen to fit data and budget: {', '.join(said)}"] if said else []
     seconds = estimate_seconds(experiment)
     if seconds is not None:
-        notes.append(f"this takes about {max(1, round(seconds / 60))} min of training on {_workers(config)} workers")
+        notes.append(f"this takes about {max(1, round(seconds / 60))} min of training on {num_workers(config)} workers")
     return experiment, (*layered.notes, *experiment.notes, *notes)
 
 
@@ -79,8 +80,28 @@ def estimate_seconds(experiment: Experiment) -> float | None:
             start = time.perf_counter()
             nets["encoder"](views).square().mean().backward()
             seconds.append(time.perf_counter() - start)
-    per_sample = OVERHEAD * min(seconds) / len(rows)
-    return per_sample * _samples_per_epoch(experiment) * config.local_training.local_epochs / _workers(config)
+    per_batch = OVERHEAD * min(seconds) / len(rows) * config.training.batch_size
+    cohort = config.cohort.expected_size(experiment.partition.num_clients)
+    return config.federation.rounds * phase_seconds(config, cohort, per_batch * batches_per_turn(experiment))
+
+
+def batches_per_turn(experiment: Experiment) -> float:
+    """Return how many whole batches a client of mean size trains on in a round; a half-filled batch counts half."""
+    training, sizes = experiment.config.local_training, experiment.partition.sizes.float()
+    if training.local_steps is None:
+        return training.local_epochs * float(sizes.mean()) / training.batch_size
+    return training.local_steps * float((sizes / training.batch_size).clamp(max=1).mean())
+
+
+def phase_seconds(config: Config, num_clients: int, turn: float) -> float:
+    """Return how long it takes until all clients of a phase have answered, each worker one client at a time.
+
+    Args:
+        config: gives the number of workers.
+        num_clients: how many are asked.
+        turn: seconds of one client.
+    """
+    return math.ceil(num_clients / num_workers(config)) * turn
 
 
 def _fit_cohort(experiment: Experiment) -> Tree:
@@ -153,7 +174,8 @@ def _samples_per_epoch(experiment: Experiment) -> float:
     return config.federation.rounds * config.cohort.expected_size(len(sizes)) * float(sizes.float().mean())
 
 
-def _workers(config: Config) -> int:
+def num_workers(config: Config) -> int:
+    """Return the number of clients that compute at a time on this machine."""
     return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
 
 

@@ -45,6 +45,9 @@ def study(
         bool, typer.Option("--no-reuse", help="Run every cell, even if another study has the same run.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Make one step of every cell; show its memory and the time that it would take.")
+    ] = False,
     config: Annotated[bool, typer.Option("--config", help="With --dry-run: show the options of every run.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -70,6 +73,8 @@ def study(
         raise UserError("--config shows what would run: give --dry-run too.")
     if config and json:
         raise UserError("--config prints TOML and --json prints JSON: give one of the two.")
+    if rehearse and dry_run:
+        raise UserError("--dry-run runs nothing and --rehearse makes one step of every cell: give one of the two.")
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
     chosen = read_study(reference, scale)
@@ -77,6 +82,11 @@ def study(
     overrides = [*(["engine.workers=0"] if jobs > 1 else []), *(settings or ())]
     everything = make_cells(chosen, directory, seeds=_parse_seeds(seeds), overrides=overrides)
     cells = select(everything, chosen, only or ())
+    if rehearse:
+        from unisono.cli.study_rehearsal import rehearse_study
+
+        rehearse_study(chosen, cells, everything, jobs, as_json=json)
+        return
     for cell in cells:
         cell.config()
     if config:
@@ -85,7 +95,7 @@ def study(
     check_same(everything)
     console = make_console()
     console.quiet = json
-    _introduce(console, chosen, cells)
+    introduce(console, chosen, cells)
     reusable = {} if no_reuse or is_timed(chosen) else find_reusable_runs(cells, directory)
     if dry_run:
         _show_cells(console, cells, reusable)
@@ -150,7 +160,8 @@ def _run(
     return failures
 
 
-def _introduce(console: Console, study: Study, cells: list[Cell]) -> None:
+def introduce(console: Console, study: Study, cells: list[Cell]) -> None:
+    """Print title and claim of a study, and how many runs it has."""
     config = study.config
     console.print(config.title, soft_wrap=True)
     if config.claim:

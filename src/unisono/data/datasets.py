@@ -138,9 +138,14 @@ class DataConfig(Section):
 datasets: Registry[Callable[[DataConfig], Dataset]] = Registry("dataset", "unisono.data.sources")
 
 
-def load_dataset(config: DataConfig) -> Dataset:
-    """Return the data set of the config, limited and converted as it asks."""
-    dataset = datasets[config.dataset](config)
+def load_dataset(config: DataConfig, loader: Callable[[DataConfig], Dataset] | None = None) -> Dataset:
+    """Return the data set of the config, limited and converted as it asks.
+
+    Args:
+        config: the table ``[data]``.
+        loader: reads the samples, in place of the one that ``data.dataset`` names.
+    """
+    dataset = (loader or datasets[config.dataset])(config)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
     dataset = _limit(dataset, config)
@@ -148,7 +153,7 @@ def load_dataset(config: DataConfig) -> Dataset:
         return dataset
     if dataset.samples.ndim != 4:
         raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
-    return replace(dataset, samples=_convert(dataset.samples, config), test_samples=_convert(dataset.test_samples, config))
+    return replace(dataset, samples=convert(dataset.samples, config), test_samples=convert(dataset.test_samples, config))
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
@@ -166,7 +171,8 @@ def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
     )
 
 
-def _convert(samples: Tensor, config: DataConfig) -> Tensor:
+def convert(samples: Tensor, config: DataConfig) -> Tensor:
+    """Return images with the channels and in the size that the config asks for."""
     if config.channels is not None:
         samples = with_channels(samples, config.channels)
     return samples if config.image_size is None else resize(samples, config.image_size)
