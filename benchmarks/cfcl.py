@@ -51,7 +51,7 @@ def measure(selection: str) -> dict[str, tuple[float, int]]:
     first, later = [warm[at] for at in range(0, len(warm), interval)], [s for at, s in enumerate(warm) if at % interval]
     parts = {"train, 10 steps": (median(seconds["train"] for seconds in warm), rounds)}
     if selection == "importance":
-        parts["reserves by k-means"] = (records.seconds[0]["push"], 1)
+        parts["reserves by k-means"] = (next(seconds["push"] for seconds in records.seconds if "push" in seconds), 1)
     if selection != "none":
         parts["offers, new networks"] = (median(seconds["offer"] for seconds in first), rounds // interval)
         parts["offers, same networks"] = (median(seconds["offer"] for seconds in later), rounds - rounds // interval)

@@ -11,8 +11,12 @@ import pytest
 import torch
 
 import unisono
+from unisono.config import resolve
 from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.experiment import Experiment
+from unisono.federation.loop import Callback, RoundRecord, ServerState
+from unisono.recipes import build_tree
 
 SMALL = [
     "data.limit=120",
@@ -46,6 +50,27 @@ def test_a_run_leaves_what_it_promises(finished: unisono.LoadedRun) -> None:
     card = (finished.path / "model" / "README.md").read_text()
     assert "simclr" in card
     assert "digits" in card
+
+
+class _Notes(Callback):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        self.found += record.notes
+
+
+def test_the_score_is_on_the_projector_and_says_so_where_there_is_none(finished: unisono.LoadedRun, tmp_path: Path) -> None:
+    assert {"probe.score", "probe.encoder-score"} <= set(finished.metrics[-1])
+    notes = _Notes()
+    settings = ["evaluation.probes=['alignment']", f"run.directory={tmp_path}"]
+    small = [text for text in SMALL if not text.startswith("method.")]
+    plain = unisono.run("supervised", set=[*small, *settings], dataset="digits", workers=0, name="x", callbacks=[notes])
+    assert "probe.encoder-score" not in plain.metrics[-1]
+    (note,) = notes.found
+    assert note == "align, uniformity and score are those of the encoder's features, because supervised has no projector"
 
 
 def test_bytes_are_counted_per_client_and_round(finished: unisono.LoadedRun) -> None:
@@ -195,3 +220,47 @@ def test_a_method_in_a_file_is_found_again_from_anywhere(tmp_path: Path, monkeyp
     run(tmp_path / "runs", method="mine.py")
     monkeypatch.chdir("/")
     assert unisono.load(tmp_path / "runs" / "x").round == 2
+
+
+@pytest.mark.parametrize("settings", [["data.part=train+test"], ["data.test_limit=0"]], ids=["both parts", "training part"])
+def test_clusters_are_judged_on_the_training_samples_where_nothing_is_held_out(tmp_path: Path, settings: list[str]) -> None:
+    """CC and MCC train on and judge the same images; floors are measured on those too."""
+    changes = [f"run.directory={tmp_path}", *SMALL[:-1], *settings]
+    finished = unisono.run("mcc", set=changes, dataset="digits", workers=0, name="x")
+    num_samples = 180 if "data.part=train+test" in settings else 120
+    assert json.loads((finished.path / "report" / "about.json").read_text())["train_samples"] == num_samples
+    scores = {"cluster-accuracy", "nmi", "ari", "kmeans-accuracy", "kmeans-nmi"}
+    assert {f"probe.{name}" for name in scores} <= set(finished.metrics[-1])
+    assert "probe.linear" not in finished.metrics[-1]
+    floors = json.loads((finished.path / "floors.json").read_text())
+    assert all(scores <= set(floor) for floor in floors.values())
+    with pytest.raises(UserError, match="no sample is held out"):
+        run(tmp_path, *settings, "evaluation.probes=['knn']", name="y")
+
+
+def test_probes_never_see_the_unlabelled_part(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(
+        "from dataclasses import replace\n"
+        "import torch\n"
+        "from unisono.data.datasets import DataConfig, load_dataset\n"
+        "def load(config):\n"
+        "    data = load_dataset(DataConfig(dataset='digits', limit=200))\n"
+        "    labels = data.labels.clone()\n"
+        "    labels[120:] = -1\n"
+        "    return replace(data, labels=labels, num_unlabelled=80)\n"
+    )
+    settings = [f"data.dataset={tmp_path / 'half.py'}:load", "partition.scheme=whole-classes", "data.part=train+test"]
+    over = [f"run.directory={tmp_path}", *SMALL[1:], "data.test_limit=60", *settings, "partition.num_clients=5"]
+    experiment = Experiment.prepare(resolve(build_tree("cc", {"workers": 0}, [s for s in over if "projection" not in s])))
+    assert [len(rows) for rows in experiment.partition.indices] == [16 + int(n) for n in _class_pairs(experiment)]
+    data = experiment.probe_data()
+    assert (len(data.train_samples), len(data.judged[0]), data.held_out) == (180, 180, False)
+    assert experiment.clients.client_data(0, torch.device("cpu")).instance_only.sum() == 16
+
+
+def _class_pairs(experiment: Experiment) -> list[int]:
+    """Samples of classes 0 and 1, 2 and 3, ..., as whole-classes deals them to five clients."""
+    labels = experiment.dataset.labels
+    assert labels is not None
+    counts = labels[labels >= 0].bincount(minlength=10)
+    return [int(counts[2 * client : 2 * client + 2].sum()) for client in range(5)]

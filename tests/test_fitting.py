@@ -37,7 +37,7 @@ def test_what_nobody_gave_is_chosen_and_said() -> None:
 
 
 def test_what_the_user_gave_stays() -> None:
-    given = ("training.local_epochs=3", "training.learning_rate=0.1", "cohort.size=4", "method.ema=0.5")
+    given = ("training.local_epochs=3", "training.learning_rate=0.1", "cohort.size=4", "method.ema=0.5", "views.preset=none")
     experiment, notes = fitted("orchestra", *given, "method.num_global_clusters=99")
     config = experiment.config
     assert (config.training.local_epochs, config.training.learning_rate, config.cohort.size) == (3, 0.1, 4)
@@ -50,6 +50,13 @@ def test_what_the_user_gave_stays() -> None:
 def test_defaults_of_the_method_stay() -> None:
     config = fitted("fedmcc")[0].config
     assert (config.training.optimizer, config.training.learning_rate, config.training.local_epochs) == ("adam", 3e-4, 5)
+
+
+def test_views_fit_the_data_unless_the_user_has_an_opinion() -> None:
+    assert fitted("orchestra")[0].config.views.preset == "digits"
+    assert fitted("orchestra", dataset="fashion-mini")[0].config.views.preset == "clothing"
+    assert fitted("simclr", "views.preset=byol")[0].config.views.preset == "byol"
+    assert fitted("simclr", "views.flip=0.5")[0].config.views.preset == "simclr"
 
 
 def test_a_round_brings_four_centroids_for_each_cluster_and_a_target_can_follow() -> None:

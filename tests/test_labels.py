@@ -15,6 +15,8 @@ from unisono.config import resolve
 from unisono.core.errors import UserError
 from unisono.data.datasets import Dataset, load_dataset
 from unisono.data.labelled import draw_labelled, hide_labels
+from unisono.evaluation.features import embed
+from unisono.evaluation.linear import linear_probe
 from unisono.experiment import Experiment
 
 METHODS = {
@@ -62,7 +64,7 @@ def test_changing_hidden_labels_changes_no_bit(method: str, tmp_path: Path, monk
     split = Experiment.prepare(config).partition
     visible = draw_labelled(true.labels, split, 0.2, seed=0)
     assert 0.15 < float(visible.float().mean()) < 0.25
-    monkeypatch.setattr(experiment, "make_partition", lambda *_: split)
+    monkeypatch.setattr(experiment, "partition_dataset", lambda *_: split)
     monkeypatch.setattr(experiment, "draw_labelled", lambda *_: visible)
     other = torch.where(visible, true.labels, (true.labels + 3) % 10)
     expected = run_with(method, true, tmp_path / "true", monkeypatch)
@@ -105,6 +107,38 @@ def test_probes_see_training_samples_as_clients_do_and_test_samples_upright() ->
     assert data.train_samples is prepared.clients.samples
     assert not torch.equal(data.train_samples, prepared.dataset.samples)
     assert data.test_samples is prepared.dataset.test_samples
+
+
+def test_held_out_samples_are_the_probes_alone_upright_and_the_same_for_every_seed_and_share_of_labels() -> None:
+    """Louizos et al., Figure 3c: "a fixed and labelled holdout set which we use to train a LP"."""
+    data = {"dataset": "digits", "limit": 240, "test_limit": 60, "probe_fraction": 0.25}
+    found = []
+    for seed, fraction in ((0, 0.2), (1, 1.0)):
+        over = {"data": data, "shift": {"kind": "rotation"}, "labels": {"fraction": fraction}, "run": {"seed": seed}}
+        prepared = Experiment.prepare(resolve(tree("simclr", **over)))
+        seen = prepared.probe_data()
+        assert sum(len(rows) for rows in prepared.partition.indices) == 180
+        assert seen.train_labels is not None
+        assert (seen.train_labels >= 0).nonzero().flatten().tolist() == list(range(180, 240))
+        assert torch.equal(seen.train_samples[:180], prepared.clients.samples)
+        found.append((seen.train_samples[180:], seen.train_labels[180:]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    held_out = load_dataset(resolve(tree("simclr", data=data)).data).probe_samples
+    assert held_out is not None
+    assert torch.equal(found[0][0], held_out), "they are not rotated"
+
+
+def test_the_probe_on_held_out_samples_learns_from_nothing_else(tmp_path: Path) -> None:
+    data = {"dataset": "digits", "limit": 240, "test_limit": 60, "probe_fraction": 0.25}
+    run = unisono.run(tree("simclr", data=data, run={"directory": str(tmp_path), "name": "run"}))
+    dataset = load_dataset(run.config.data)
+    assert dataset.probe_samples is not None
+    assert dataset.probe_labels is not None
+    assert dataset.test_labels is not None
+    train_x, test_x = (embed(run.encoder, samples) for samples in (dataset.probe_samples, dataset.test_samples))
+    expected = linear_probe(train_x, dataset.probe_labels, test_x, dataset.test_labels)
+    assert run.metrics[-1]["probe.linear"] == pytest.approx(expected)
 
 
 def test_label_weight_needs_labels(tmp_path: Path) -> None:

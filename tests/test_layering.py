@@ -35,6 +35,8 @@ SHARED_METHOD_MODULES = (
     "cluster_heads",
     "momentum_target",
     "exchange",
+    "negatives",
+    "schedule",
     "selection",
     "user_verification",
     "two_views",

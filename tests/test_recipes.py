@@ -39,7 +39,7 @@ def test_a_reference_is_a_path_else_a_recipe_else_a_method(write: Any, tmp_path:
 
 
 def test_extends_merges_each_file_once_and_the_later_one_wins(write: Any) -> None:
-    write("base.toml", '[method]\nname = "simclr"\n[run]\nseed = 1\nkeep_checkpoints = 5\n[training]\nbatch_size = 1\n')
+    write("base.toml", '[method]\nname = "simclr"\n[run]\nseed = 1\nkeep_checkpoints = 5\n[training]\nbatch_size = 4\n')
     write("left.toml", 'extends = ["base.toml"]\n[run]\nseed = 2\n[training]\nbatch_size = 2\n')
     write("sub/right.toml", 'extends = ["../base.toml"]\n[training]\nbatch_size = 3\n')
     name = write("top.toml", 'extends = ["left.toml", "sub/right.toml"]\n[training]\nlocal_epochs = 4\n')
@@ -111,9 +111,9 @@ def test_fragments_are_extended_and_neither_listed_nor_run(write: Any) -> None:
 
 
 def test_a_method_without_numbers_of_its_own_is_noted() -> None:
-    chosen = Layer("--method", {"method": {"name": "rotpred"}})
+    chosen = Layer("--method", {"method": {"name": "fedu"}})
     assert assemble("orchestra/cifar10", [chosen]).notes == (
-        "orchestra/cifar10 has no numbers of its own for rotpred, which runs with the common ones.",
+        "orchestra/cifar10 has no numbers of its own for fedu, which runs with the common ones.",
     )
     assert not assemble("orchestra/cifar10", [Layer("--method", {"method": {"name": "byol"}})]).notes
     assert not assemble("orchestra/cifar10").notes

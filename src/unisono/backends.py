@@ -140,12 +140,12 @@ def standard_callbacks(
     method, experiment, privacy = backend.method, backend.experiment, config.privacy
     found: list[Callback] = []
     if method.overrides("client_graph"):
-        rows, labels = ((), None) if experiment is None else (experiment.partition.indices, experiment.dataset.labels)
-        found.append(ExchangeLog(directory, store, rows, labels))
+        labels = None if experiment is None else experiment.dataset.labels
+        found.append(ExchangeLog(directory, store, method, backend.engine.num_clients, labels))
     accountant = None
     if privacy.noise_multiplier > 0:
-        num_clients = backend.engine.num_clients
-        cohort = config.cohort.expected_size(num_clients)
+        cohort = config.cohort.expected_size(backend.engine.num_clients)
+        num_clients = config.cohort.num_taking_part(backend.engine.num_clients)
         accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, backend.sampling, num_clients, cohort)
         found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
     warnings = [*backend.warnings, *([] if backend.is_real or accountant is None else [SEEDED_NOISE])]

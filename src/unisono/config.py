@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from unisono.core.config import Section, Tree, check_options, closest, make_section, merge
 from unisono.core.errors import UserError
@@ -51,6 +51,13 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, description="the source of all randomness")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="how many checkpoints are kept")
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str | None) -> str | None:
+        if name is not None and (not name.strip() or name.startswith(".") or {"/", "\\"} & set(name)):
+            raise ValueError("a plain name without / that begins with no dot (run.directory says where runs go)")
+        return name
 
 
 TABLES: dict[str, type[Section]] = {
@@ -138,7 +145,7 @@ class Config:
                     "training.lr_tuned_for_participation needs cohort.participation in place of cohort.size where "
                     "partition.scheme is 'natural', for the number of clients is the data's."
                 )
-            participation = self.cohort.size / (num_clients or self.cohort.size)
+            participation = self.cohort.size / (len(set(self.cohort.only)) or num_clients or self.cohort.size)
         return self.training.scaled(num_clients, participation)
 
     def fitted(self, input_shape: tuple[int, ...], on_gpu: bool) -> Config:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from unisono.config import Config
@@ -15,7 +16,7 @@ from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
 from unisono.data.labelled import draw_labelled, hide_labels
-from unisono.data.partition import Partition, make_partition
+from unisono.data.partition import Partition, partition_dataset
 from unisono.data.shift import apply_shift
 from unisono.data.views import make_views
 from unisono.engines.devices import resolve_devices
@@ -65,7 +66,7 @@ class Experiment:
         asked = config.model.backbone
         on_gpu = resolve_devices(config.engine.device)[0].type != "cpu"
         config = config.fitted(dataset.input_shape, on_gpu)
-        partition = make_partition(config.partition, dataset.labels, dataset.owners, len(dataset.samples), config.run.seed)
+        partition = partition_dataset(config.partition, dataset, config.run.seed)
         info = RunInfo(
             dataset.input_shape,
             dataset.mean,
@@ -96,10 +97,12 @@ class Experiment:
             has_labels=dataset.labels is not None,
             num_test_samples=len(dataset.test_samples),
             has_cluster_model=method.overrides("cluster_model"),
+            held_out_labels=config.data.held_out_labels,
         )
         samples = apply_shift(config.shift, dataset.samples, partition, config.run.seed)
         labels = _visible_labels(config, dataset, partition)
-        clients = FederatedDataset(samples, partition.indices, labels if method.needs_labels else None)
+        seen = labels if method.needs_labels else None
+        clients = FederatedDataset(samples, partition.indices, seen, dataset.num_clustered_rows)
         choices = () if config.model.backbone == asked else (_backbone_note(method, on_gpu),)
         return Experiment(config, dataset, partition, labels, method, clients, choices)
 
@@ -126,10 +129,27 @@ class Experiment:
         return WorkerSetup(self.method, self.clients, postprocessor, config.aggregation)
 
     def probe_data(self) -> ProbeData:
-        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are."""
-        data = self.dataset
+        """Return samples and labels that probes use: training samples as their clients see them, test samples as they are.
+
+        The unlabelled part of a data set is not among them. Where samples are held out for probes, these follow the clients'
+        samples, as they are, and they alone have labels.
+        """
+        data, number = self.dataset, self.dataset.num_clustered
+        if data.probe_samples is not None and data.probe_labels is not None:
+            samples = torch.cat((self.clients.samples, data.probe_samples))
+            known = torch.cat((torch.full((len(self.clients.samples),), -1), data.probe_labels))
+            return ProbeData(samples, known, data.test_samples, data.test_labels)
         labels = data.labels if self.config.labels.probe == "all" else self.labels
-        return ProbeData(self.clients.samples, labels, data.test_samples, data.test_labels)
+        visible, true = (None if values is None else values[:number] for values in (labels, data.labels))
+        return ProbeData(
+            self.clients.samples[:number],
+            visible,
+            data.test_samples,
+            data.test_labels,
+            true,
+            data.finetune_samples,
+            data.finetune_labels,
+        )
 
     def initial_server(self) -> Payload:
         """Return the server's payload before the first round: untrained weights."""
@@ -138,18 +158,19 @@ class Experiment:
     def evaluator(self) -> Evaluator:
         """Return the config's probes on this data, for any state of the server."""
         config = self.config
-        views = make_views(config.views, self.dataset.input_shape)
-        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, self.partition.indices)
+        views = make_views(config.views, self.dataset.input_shape, config.model.input_size)
+        rows = [rows[rows < self.dataset.num_clustered] for rows in self.partition.indices]
+        return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, rows)
 
 
 def run_path(config: Config) -> Path:
     """Return the run directory's path: its name, or a new one from method, data set, seed and time."""
+    if config.run.name is not None:
+        return Path(config.run.directory) / config.run.name
     method = Path(config.method_name.rpartition(":")[2] or config.method_name).stem
-    name = (
-        config.run.name
-        or f"{method}-{config.data.dataset.replace('/', '_')}-seed{config.run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    return Path(config.run.directory) / name
+    now = time.time()
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{int(now * 1000) % 1000:03d}"
+    return Path(config.run.directory) / f"{method}-{config.data.dataset.replace('/', '_')}-seed{config.run.seed}-{stamp}"
 
 
 def check_run(config: Config, method: Method, num_clients: int) -> None:

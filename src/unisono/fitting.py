@@ -38,6 +38,8 @@ OVERHEAD = 1.7
 CENTROIDS_PER_CLUSTER = 4
 """Local centroids that a round should bring for each global cluster."""
 EMA_RANGE = (0.9, 0.996)
+VIEWS = {"digits": "digits", "mnist": "digits", "fashion-mini": "clothing", "fashion-mnist": "clothing"}
+"""Presets of views by data set; others keep those of the method."""
 
 
 def prepare(layered: LayeredConfig) -> tuple[Experiment, tuple[str, ...]]:
@@ -105,9 +107,11 @@ def phase_seconds(config: Config, num_clients: int, turn: float) -> float:
 
 
 def _fit_cohort(experiment: Experiment) -> Tree:
-    """Choose clients per round, the learning rate, and as many global clusters as the cohort's centroids can fill."""
+    """Choose views, clients per round, the learning rate, and as many global clusters as the cohort's centroids can fill."""
     config, num_clients = experiment.config, experiment.partition.num_clients
     found: Tree = {"training": {"learning_rate": LEARNING_RATE}} if config.training.optimizer == "sgd" else {}
+    if config.data.dataset in VIEWS and not config.views.model_fields_set - {"preset"}:
+        found["views"] = {"preset": VIEWS[config.data.dataset]}
     if num_clients > COHORT and config.cohort.participation is None:
         found["cohort"] = {"size": COHORT}
     cohort = COHORT if "cohort" in found and config.cohort.size is None else config.cohort.expected_size(num_clients)
@@ -180,13 +184,13 @@ def num_workers(config: Config) -> int:
 
 
 def _not_given(found: Tree, layered: LayeredConfig, config: Config) -> dict[str, Any]:
-    """Return the options that neither the user nor the method's defaults set."""
+    """Return the options that neither the user nor the method's defaults set; views that fit the data outdo a default."""
     defaults: Mapping[str, Mapping[str, Any]] = config.method_class.defaults
     kept = {
         table: {
             key: value
             for key, value in options.items()
-            if layered.source((table, key)) is None and key not in defaults.get(table, {})
+            if layered.source((table, key)) is None and (table == "views" or key not in defaults.get(table, {}))
         }
         for table, options in found.items()
     }

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
+from unisono.data.value_range import as_samples
 from unisono.evaluation.features import embed
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
@@ -57,7 +57,7 @@ class LoadedRun:
         """Return features of samples, shape (num_samples, feature_dim).
 
         Args:
-            samples: uint8 images or floats in [0, 1] of shape (num_samples, channels, height, width) or
+            samples: images, uint8, uint16 or floats in [0, 1], of shape (num_samples, channels, height, width) or
                 (num_samples, height, width, channels); series of shape (num_samples, channels, length).
             batch_size: samples per forward pass.
         """
@@ -81,14 +81,7 @@ class LoadedRun:
         save_model(self.directory, self.encoder, self.config.as_tree(), self.metrics)
 
     def _fitting(self, samples: Tensor | NDArray[Any]) -> Tensor:
-        tensor = samples if isinstance(samples, Tensor) else torch.from_numpy(np.ascontiguousarray(samples))
-        expected = self.method.info.input_shape
-        if tensor.dim() == len(expected) + 1 == 4 and tuple(tensor.shape[1:]) != expected:
-            moved = tensor.permute(0, 3, 1, 2)
-            tensor = moved if tuple(moved.shape[1:]) == expected else tensor
-        if tuple(tensor.shape[1:]) != expected:
-            raise UserError(f"samples must have shape (any, {', '.join(map(str, expected))}), got {tuple(tensor.shape)}.")
-        return tensor
+        return as_samples(samples, self.method.info.input_shape)
 
 
 def load(path: str | Path, round: int | None = None) -> LoadedRun:

@@ -18,9 +18,9 @@ from unisono.core.method import Phase
 from unisono.core.payload import Payload
 from unisono.data.views import make_views
 from unisono.engines.devices import num_cores, threads
-from unisono.evaluation.config import NEED_LABELS, chosen_probes
+from unisono.evaluation.config import FRACTIONS, NEED_LABELS, chosen_probes
 from unisono.evaluation.features import embed
-from unisono.evaluation.probes import FRACTIONS, ProbeData
+from unisono.evaluation.probes import ProbeData
 from unisono.experiment import Experiment
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.cohort import CohortConfig
@@ -130,8 +130,8 @@ def estimate_memory(experiment: Experiment, measured: Measurement) -> float:
 def _samples_evaluated(experiment: Experiment) -> float:
     """Return how many samples pass the encoder in one evaluation."""
     config, data = experiment.config.evaluation, experiment.dataset
-    probes = chosen_probes(config, data.labels is not None, experiment.method.overrides("cluster_model"))
-    num_train, num_test = len(data.samples), len(data.test_samples)
+    num_train, num_test = data.num_clustered, len(data.test_samples)
+    probes = chosen_probes(config, data.labels is not None, experiment.method.overrides("cluster_model"), num_test > 0)
     learnt = min(config.max_train_samples or num_train, num_train)
     passed = float(num_test + (learnt if {*NEED_LABELS, "kmeans"} & {*probes} else 0))
     if "alignment" in probes:
@@ -220,7 +220,7 @@ def _seconds_of_probes(data: ProbeData, engine: MeasuringEngine, server: Payload
     """
     config, method = engine.part.config, engine.method
     evaluation = config.evaluation.model_copy(update={"floors": False, "finetune_epochs": 1})
-    views = make_views(config.views, method.info.input_shape)
+    views = make_views(config.views, method.info.input_shape, config.model.input_size)
     rows = (torch.arange(len(data.train_samples)),)
     start = time.process_time()
     Evaluator(evaluation, method, data, config.run.seed, views.pair, rows)(server, 0)

@@ -68,6 +68,7 @@ class Part:
         samples: of the first client, the rows that are used.
         labels: theirs, where the method sees labels.
         num_samples: how many the first client has in the run.
+        num_clustered_rows: as in ``ClientData``, of the rows that are used.
         probe_data: few samples for the probes; None to leave them out.
     """
 
@@ -77,6 +78,7 @@ class Part:
     samples: Tensor
     labels: Tensor | None
     num_samples: int
+    num_clustered_rows: int | None
     probe_data: ProbeData | None
 
     @staticmethod
@@ -89,6 +91,8 @@ class Part:
         if visible is not None:  # labelled samples first, as few are
             rows = rows[(visible[rows] < 0).long().argsort(stable=True)]
         rows = rows[: max(config.training.batch_size, MOST_ROWS)]
+        clustered = rows[rows < experiment.dataset.num_clustered]
+        rows = torch.cat((clustered, rows[rows >= experiment.dataset.num_clustered]))
         graph = experiment.method.client_graph(config.run.seed)
         others = [] if graph is None else list(graph.neighbors(largest))[:MOST_NEIGHBORS]
         if config.aggregation.rule == "multi-krum":  # it refuses fewer
@@ -101,6 +105,7 @@ class Part:
             experiment.clients.samples[rows],
             None if visible is None else visible[rows],
             len(partition.indices[largest]),
+            len(clustered) if experiment.dataset.num_unlabelled else None,
             _few_of(experiment.probe_data()),
         )
 
@@ -273,8 +278,9 @@ class MeasuringEngine:
 
     def _setup(self, method: Method, num_rows: int) -> WorkerSetup:
         part, config = self.part, self.part.config
-        rows = [torch.arange(num_rows if client in part.clients else 0) for client in range(part.info.num_clients)]
-        clients = FederatedDataset(part.samples, rows, part.labels)
+        spread = torch.linspace(0, len(part.samples) - 1, num_rows).long()  # labelled and others, clustered and others
+        rows = [spread if client in part.clients else spread[:0] for client in range(part.info.num_clients)]
+        clients = FederatedDataset(part.samples, rows, part.labels, part.num_clustered_rows)
         postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
         return WorkerSetup(method, clients, postprocessor, config.aggregation)
 
@@ -297,13 +303,27 @@ def _counted_steps() -> Iterator[Callable[[], int]]:
 
 def _few_of(data: ProbeData) -> ProbeData:
     """Return a few training samples with labels, if any has one, and a few test samples."""
-    labels, test_labels = data.train_labels, data.test_labels
+    labels = data.train_labels
     rows = torch.arange(len(data.train_samples)) if labels is None else (labels >= 0).nonzero().flatten()
-    rows = rows[torch.linspace(0, max(0, len(rows) - 1), min(NUM_PROBED, len(rows))).long()]
-    test_rows = torch.linspace(0, max(0, len(data.test_samples) - 1), min(NUM_PROBED // 2, len(data.test_samples))).long()
+    rows = rows if len(rows) else torch.arange(len(data.train_samples))
+    rows = rows[_spread(len(rows), NUM_PROBED)]
+    tested = _spread(len(data.test_samples), NUM_PROBED // 2)
+    tuned = None if data.finetune_samples is None else _spread(len(data.finetune_samples), NUM_PROBED)
     return ProbeData(
         data.train_samples[rows],
-        None if labels is None else labels[rows],
-        data.test_samples[test_rows],
-        None if test_labels is None else test_labels[test_rows],
+        _at(labels, rows),
+        data.test_samples[tested],
+        _at(data.test_labels, tested),
+        _at(data.true_labels, rows),
+        _at(data.finetune_samples, tuned),
+        _at(data.finetune_labels, tuned),
     )
+
+
+def _spread(length: int, number: int) -> Tensor:
+    """Return so many positions at equal distances, or all."""
+    return torch.linspace(0, max(0, length - 1), min(number, length)).long()
+
+
+def _at(values: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    return None if values is None or rows is None else values[rows]

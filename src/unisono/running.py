@@ -23,7 +23,7 @@ from unisono.report.run_report import Projection, write_report
 from unisono.report.status import Status
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.contact_sheet import save_contact_sheets
-from unisono.runs.directory import FLOORS_FILE, RunDirectory
+from unisono.runs.directory import FLOORS_FILE, START_FILE, RunDirectory
 from unisono.runs.evaluation import Evaluation
 from unisono.runs.status_file import StatusFile
 
@@ -127,9 +127,11 @@ def execute(
                 )
                 state = loop.initial_state() if state is None else state
                 if rounds == 0:
-                    _evaluate_untrained(directory, backend.evaluators, state)
+                    directory.logs["metrics"].append(_evaluate_untrained(backend.evaluators, state))
                 else:
                     backend.engine.open(state.server)  # workers start before callbacks fill the memory that they share
+                    if config.evaluation.probe_start and state.round == 0:
+                        directory.write_json(START_FILE, _evaluate_untrained(backend.evaluators, state))
                     common = standard_callbacks(backend, config, directory, store, config.federation.rounds)
                     state = loop.run(state, [*backend.evaluators, *common, status, *callbacks], rounds)
                 floors = {name: scores for part in backend.evaluators for name, scores in part.floors().items()}
@@ -187,12 +189,12 @@ def restore(
     return None, ClientStateStore(_memory_limit(config))
 
 
-def _evaluate_untrained(directory: RunDirectory, evaluators: Sequence[Evaluation], state: ServerState) -> None:
-    """Log the scores of the weights before the first round."""
+def _evaluate_untrained(evaluators: Sequence[Evaluation], state: ServerState) -> dict[str, Any]:
+    """Return the scores of the weights before the first round."""
     record = RoundRecord(-1)
     for evaluator in evaluators:
         evaluator.evaluate(state, record)
-    directory.logs["metrics"].append(record.as_json())
+    return record.as_json()
 
 
 def _write_report(directory: RunDirectory, config: Config, projection: Projection, status: Status | None = None) -> None:

@@ -28,7 +28,7 @@ def test_the_last_state_gives_the_numbers_of_the_run(unisono: Command, demo: Pat
 
 def test_chosen_probes(unisono: Command, demo: Path) -> None:
     content = json.loads(unisono("evaluate", demo, "--probe", "knn", "--probe", "alignment", "--json").out)
-    assert set(content["runs"][0]["probes"]) == {"knn", "align", "uniformity", "score"}
+    assert set(content["runs"][0]["probes"]) == {"knn", "align", "uniformity", "score", "encoder-score"}
 
 
 def test_another_encoder_and_other_probes_of_the_same_run(unisono: Command, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.clustering.equal_size import (
-    EqualSizeClusters,
+    Clusters,
     equal_size_assignment,
     equal_size_clustering,
     mean_directions,
@@ -101,7 +101,7 @@ def test_too_many_clusters_are_refused() -> None:
 
 def test_mixing_is_the_largest_similarity_to_a_foreign_point() -> None:
     points = unit_points(12, 4, 0)
-    clusters = EqualSizeClusters(unit_points(3, 4, 1), torch.arange(12) % 3)
+    clusters = Clusters(unit_points(3, 4, 1), torch.arange(12) % 3)
     naive = max(
         float(clusters.centroids[g] @ points[i]) for g in range(3) for i in range(12) if int(clusters.assignment[i]) != g
     )

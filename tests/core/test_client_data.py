@@ -6,6 +6,19 @@ import torch
 from unisono.core.client_data import ClientData, as_float
 
 
+def test_the_unlabelled_part_is_for_the_instance_loss_only() -> None:
+    rows, labels = torch.tensor([1, 3, 8, 9]), torch.tensor([0, 1, -1, -1])
+    data = ClientData(torch.arange(10.0).view(10, 1, 1), rows, labels, num_clustered_rows=7)
+    assert data.instance_only.tolist() == [False, False, True, True]
+    assert data.clustered.indices.tolist() == [1, 3]
+    assert data.clustered.labels is not None
+    assert data.clustered.labels.tolist() == [0, 1]
+    assert data.subset(torch.tensor([0, 3])).instance_only.tolist() == [False, True]
+    whole = ClientData(data.samples, data.indices)
+    assert whole.clustered is whole
+    assert not whole.instance_only.any()
+
+
 def test_batches_come_from_the_clients_own_rows() -> None:
     samples = torch.arange(10, dtype=torch.uint8).reshape(10, 1, 1, 1) * 20
     data = ClientData(samples, torch.tensor([7, 2, 9]), torch.tensor([1, -1, 0]))

@@ -13,6 +13,7 @@ from tests.federation.counting import Counting
 from unisono.core.config import Section
 from unisono.core.errors import UserError
 from unisono.core.method import Method, RunInfo, methods
+from unisono.core.payload import Payload
 
 ROOT = Path(unisono.core.__file__ or "").parents[1]
 INFO = RunInfo((1, 8, 8), (0.5,), (0.25,), None, 4, 2)
@@ -74,6 +75,7 @@ def test_hooks_that_are_not_overridden_are_capabilities_that_a_method_lacks() ->
     method = Counting.make()
     assert method.cluster_model(method.init_server(None)) is None  # type: ignore[arg-type]
     assert method.client_graph(0) is None
+    assert (method.exchange_phases, method.exchange_ledger(Payload()), method.drawn_rows(Payload(), 0)) == ((), {}, {})
     assert method.release_guarantee() is None
     assert method.cluster_consistency(None, [], None) is None  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
@@ -83,6 +85,8 @@ def test_hooks_that_are_not_overridden_are_capabilities_that_a_method_lacks() ->
 CAPABILITIES = {
     "cluster_model": {"cc", "mcc", "fedmcc", "orchestra", "federated-kmeans"},
     "client_graph": {"cfcl"},
+    "exchange_ledger": {"cfcl"},
+    "drawn_rows": {"cfcl"},
     "release_guarantee": {"orchestra"},
     "cluster_consistency": {"orchestra"},
 }

@@ -31,6 +31,10 @@ def my_loader(config):
     return make()
 
 
+def load_unlabelled(config):
+    return make(name="mine", labels=None, test_labels=None)
+
+
 def not_a_loader(config):
     return IMAGES
 
@@ -103,8 +107,57 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 def test_all_sources_are_registered():
-    names = "cifar10 cifar100 digits fashion-mini fashion-mnist folder hub mnist npz stl10 tiny-imagenet watch"
+    names = "cifar10 cifar100 cifar20 digits fashion-mini fashion-mnist folder hub mnist npz stl10 tiny-imagenet watch"
     assert set(datasets).issuperset(names.split())
+
+
+def joined_loader(config):
+    unknown = torch.full((4,), -1)
+    return make(samples=IMAGES, labels=torch.cat((LABELS[:16], unknown)), owners=None, owner_names=(), num_unlabelled=4)
+
+
+def test_both_parts_are_trained_on_and_nothing_is_held_out():
+    dataset = load_dataset(DataConfig(dataset=f"{__name__}:joined_loader", part="train+test"))
+    assert torch.equal(dataset.samples, torch.cat((IMAGES[:16], IMAGES[:8], IMAGES[16:])))
+    assert dataset.labels.tolist() == [*LABELS[:16].tolist(), *LABELS[:8].tolist(), *[-1] * 4]
+    assert (len(dataset.test_samples), dataset.test_labels, dataset.num_unlabelled) == (0, None, 4)
+    limited = load_dataset(DataConfig(dataset=f"{__name__}:joined_loader", part="train+test", limit=8, test_limit=4))
+    assert (len(limited.samples), limited.num_unlabelled, limited.num_clustered) == (14, 2, 12)
+    assert limited.labels[:12].bincount().tolist() == [3, 3, 3, 3]
+    with pytest.raises(UserError, match=r'data\.part = "train\+test" needs test samples without owners'):
+        load_dataset(DataConfig(dataset=MINE, part="train+test"))
+
+
+def test_labels_held_out_for_fine_tuning_are_not_trained_on():
+    """EasyFL keeps the first samples of the file; where it is sorted by class, the first of every class are better."""
+    dataset = load_dataset(DataConfig(dataset=MINE, held_out_labels=0.3))
+    assert torch.equal(dataset.finetune_samples, IMAGES[:6])
+    assert torch.equal(dataset.samples, IMAGES[6:])
+    assert (dataset.finetune_labels.tolist(), dataset.labels.tolist()) == (LABELS[:6].tolist(), LABELS[6:].tolist())
+    assert len(dataset.owners) == 14
+    small = load_dataset(DataConfig(dataset=MINE, held_out_labels=0.3, image_size=4, channels=1))
+    assert small.finetune_samples.shape == (6, 1, 4, 4)
+
+    balanced = load_dataset(DataConfig(dataset=f"{__name__}:sorted_loader", held_out_labels=0.2, held_out_order="balanced"))
+    assert balanced.finetune_labels.tolist() == [0, 1, 2, 3]
+    assert balanced.labels.bincount().tolist() == [4, 4, 4, 4]
+    with pytest.raises(UserError, match=r"data\.held_out_labels = 0\.01 of 20 samples is not even one"):
+        load_dataset(DataConfig(dataset=MINE, held_out_labels=0.01))
+    with pytest.raises(UserError, match=r"data\.held_out_labels = 0\.5 needs labels"):
+        load_dataset(DataConfig(dataset=f"{__name__}:bare_loader", held_out_labels=0.5))
+
+
+def sorted_loader(config):
+    return make(labels=LABELS.sort().values)
+
+
+def bare_loader(config):
+    return make(labels=None, test_labels=None)
+
+
+def test_the_test_part_can_be_left_out():
+    dataset = load_dataset(DataConfig(dataset=MINE, test_limit=0))
+    assert (len(dataset.samples), len(dataset.test_samples)) == (20, 0)
 
 
 def test_limits_keep_classes_and_owners_in_balance():
@@ -144,6 +197,28 @@ def test_holding_out_moves_samples_with_all_that_is_theirs():
     assert torch.equal(parts.labels, LABELS[rows])
     assert torch.equal(parts.test_labels, LABELS[test_rows])
     assert torch.equal(parts.owners, (torch.arange(20) // 10)[rows])
+
+
+def test_samples_for_probes_are_held_out_of_training_in_proportion_and_always_the_same():
+    whole = load_dataset(DataConfig(dataset="fashion-mini", limit=1000))
+    parts, again = (load_dataset(DataConfig(dataset="fashion-mini", limit=1000, probe_fraction=0.1)) for _ in range(2))
+    assert torch.equal(parts.probe_samples, again.probe_samples)
+    assert parts.probe_labels.bincount().tolist() == [10] * 10
+    assert parts.labels.bincount().tolist() == [90] * 10
+    assert torch.equal(parts.test_samples, whole.test_samples)
+    assert torch.equal(parts.test_labels, whole.test_labels)
+    rows = {image.numpy().tobytes() for image in whole.samples}
+    trained, probed = ({image.numpy().tobytes() for image in part} for part in (parts.samples, parts.probe_samples))
+    assert trained | probed == rows
+    assert not trained & probed
+    assert whole.probe_samples is None
+
+
+def test_samples_for_probes_need_labels_and_a_fraction_that_is_one_sample():
+    with pytest.raises(UserError, match=r"data\.probe_fraction = 1e-06 holds out none of 1000 samples: raise it\."):
+        load_dataset(DataConfig(dataset="fashion-mini", limit=1000, probe_fraction=1e-6))
+    with pytest.raises(UserError, match=r"data\.probe_fraction needs labels, and the data set mine has none"):
+        load_dataset(DataConfig(dataset=f"{__name__}:load_unlabelled", probe_fraction=0.5))
 
 
 @pytest.mark.parametrize(

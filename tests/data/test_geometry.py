@@ -208,3 +208,26 @@ def test_masks_are_true_inside_of_boxes():
     expected = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
     expected[0, 0, 1:3, 2:5] = True
     assert torch.equal(mask, expected)
+
+
+def test_a_crop_is_enlarged_from_the_stored_image():
+    """Boxes of images of 6x9 to views of 20x20, as torch resizes the cut-out itself."""
+    x = torch.rand(3, 2, 6, 9, generator=torch.Generator().manual_seed(0))
+    start, extent = torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, 5.0]]), torch.tensor([[6.0, 9.0], [4.0, 5.0], [2.0, 3.0]])
+    flipped = torch.tensor([False, False, True])
+    positions = sample_positions(start, extent, flipped, (20, 20))
+    views = apply_matrices(x, interpolation_matrices(positions, 9), (20, 20))
+    for row, ((top, left), (height, width)) in enumerate(zip(start.int().tolist(), extent.int().tolist(), strict=True)):
+        cut = x[row : row + 1, :, top : top + height, left : left + width]
+        expected = F.interpolate(cut, size=(20, 20), mode="bilinear", align_corners=False)
+        torch.testing.assert_close(views[row : row + 1], expected.flip(3) if flipped[row] else expected)
+
+
+def test_a_rotation_is_enlarged_from_the_stored_image():
+    """A quarter turn of the whole image, read on a finer grid."""
+    x = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    whole = torch.zeros(1, 2), torch.full((1, 2), 8.0), torch.tensor([False])
+    maps = affine_maps(*whole, torch.tensor([[math.pi / 2, 0.0, 1.0, 0.0, 0.0]]), (8, 8))
+    turned = torch.rot90(x, 1, (2, 3))
+    expected = F.interpolate(turned, size=(16, 16), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(resample(x, maps, "edge", (16, 16)), expected, atol=1e-5, rtol=1e-4)

@@ -238,3 +238,23 @@ def test_strokes_get_thicker_and_thinner():
     assert areas.max() > 1.2
     assert (views[:, :, 0, 0] == 0).all()
     assert (views.amax(dim=(1, 2, 3)) == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (6, 9)])
+def test_views_of_another_size_than_the_samples(shape):
+    x = torch.rand(5, 3, *shape, generator=torch.Generator().manual_seed(0))
+    plain = ImageAugmentation(ImageSettings(), ImageSettings(), 20)(x, 3, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(plain, torch.nn.functional.interpolate(x, size=(20, 20), mode="bilinear", align_corners=False))
+    colours = ImageSettings(jitter=0.8, brightness=0.4, hue=0.1, grey=0.2, noise=0.1, solarise=0.2)
+    everything = replace(colours, crop_scale=(0.2, 1.0), flip=0.5, blur=0.5, erase=0.5)
+    for settings in (everything, replace(everything, rotation=20.0, stroke=0.1)):
+        views = ImageAugmentation(settings, settings, 20)(x, 3, torch.Generator().manual_seed(1))
+        assert views.shape == (5, 3, 20, 20)
+        assert bool(((views >= 0) & (views <= 1)).all())
+
+
+def test_the_size_of_the_samples_changes_nothing():
+    x = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    settings = ImageSettings(crop_scale=(0.2, 1.0), flip=0.5, jitter=0.8, brightness=0.4, blur=0.5, rotation=20.0, erase=0.5)
+    views = [ImageAugmentation(settings, settings, edge)(x, 3, torch.Generator().manual_seed(1)) for edge in (None, 8)]
+    assert torch.equal(*views)

@@ -6,19 +6,42 @@ from hypothesis import strategies as st
 
 from unisono.core.config import make_section
 from unisono.core.errors import UserError
-from unisono.data.partition import Partition, PartitionConfig, Samples, make_partition, partitioners
+from unisono.data.datasets import Dataset
+from unisono.data.partition import Partition, PartitionConfig, Samples, make_partition, partition_dataset, partitioners
 
-SCHEMES = ["classes-per-client", "dirichlet", "dirichlet-prior", "iid", "natural", "quantity-skew", "whole-classes"]
+SCHEMES = ["classes-per-client", "dirichlet", "dirichlet-prior", "iid", "natural", "pachinko", "quantity-skew", "whole-classes"]
 SEEDED = sorted(set(SCHEMES) - {"natural", "whole-classes"})
 
 
 def partition_of(scheme, labels, num_clients, seed=0, owners=None, **options):
     config = PartitionConfig(scheme=scheme, num_clients=num_clients, **options)
-    return make_partition(config, labels, owners, len(labels), seed)
+    superclasses = tuple(number // 2 for number in range(int(labels.max()) + 1)) if scheme == "pachinko" else ()
+    return make_partition(config, labels, owners, len(labels), seed, superclasses=superclasses)
 
 
 def balanced_labels(num_classes, size):
     return torch.arange(num_classes).repeat(size)
+
+
+@pytest.mark.parametrize("scheme", ["whole-classes", "iid", "dirichlet", "natural"])
+def test_the_unlabelled_part_is_dealt_iid_beside_any_scheme(scheme):
+    labels, owners = torch.arange(40) % 4, torch.arange(40) % 2
+    samples = torch.zeros(61, 1, 2, 2, dtype=torch.uint8)
+    unknown = torch.full((21,), -1)
+    whole = Dataset(
+        "d", samples, torch.cat((labels, unknown)), samples[:0], None, ("a", "b", "c", "d"),
+        torch.cat((owners, torch.zeros(21, dtype=torch.int64))), ("x", "y"), num_unlabelled=21,
+    )  # fmt: skip
+    config = PartitionConfig(scheme=scheme, num_clients=2)
+    found = partition_dataset(config, whole, 3)
+    alone = make_partition(config, labels, owners, 40, 3)
+    assert [rows[rows < 40].tolist() for rows in found.indices] == [rows.tolist() for rows in alone.indices]
+    extra = [rows[rows >= 40] for rows in found.indices]
+    assert sorted(map(len, extra)) == [10, 11]
+    assert torch.cat(extra).sort().values.tolist() == list(range(40, 61))
+    assert [rows.tolist() for rows in extra] != [[*range(40, 51)], [*range(51, 61)]]
+    other = partition_dataset(config, whole, 4)
+    assert [rows[rows >= 40].tolist() for rows in other.indices] != [rows.tolist() for rows in extra]
 
 
 def test_every_scheme_is_registered():

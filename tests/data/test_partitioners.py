@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.data.test_partition import balanced_labels, partition_of
 from unisono.core.errors import UserError
 from unisono.data.dirichlet import log_gamma_draws, normalised
+from unisono.data.partition import PartitionConfig, make_partition
 from unisono.data.partitioners.dirichlet import balance, round_shares
 
 
@@ -139,6 +140,48 @@ def test_dirichlet_prior_at_small_alpha_gives_few_classes():
     assert (counts > 0).sum(dim=1).float().mean() < 2
 
 
+def pachinko(seed, alpha=0.1, fine_alpha=10.0):
+    """Counts of CIFAR-100's labels for 500 clients, shape (500, 20, 5): superclasses, and classes inside them."""
+    labels = balanced_labels(100, 500)
+    config = PartitionConfig(scheme="pachinko", num_clients=500, alpha=alpha, fine_alpha=fine_alpha)
+    order = np.random.default_rng(1).permutation(100)  # as in CIFAR-100, the classes of a superclass are not neighbours
+    superclasses = tuple((np.argsort(order) // 5).tolist())
+    split = make_partition(config, labels, None, len(labels), seed, superclasses=superclasses)
+    return split.class_counts(labels)[:, torch.from_numpy(order)].reshape(500, 20, 5)
+
+
+def test_pachinko_deals_every_sample_once_in_equal_parts():
+    counts = pachinko(0)
+    assert counts.sum(dim=(1, 2)).unique().tolist() == [100]
+    assert counts.sum(dim=0).unique().tolist() == [500]
+
+
+def test_pachinko_by_its_moments():
+    """Dirichlet(a) over C has E[sum q^2] = (1 + a) / (1 + a C); nothing can run out on the first of 500 clients."""
+    first = torch.stack([pachinko(seed, alpha=0.5, fine_alpha=1.0)[0] for seed in range(60)]).double()
+    for counts, concentration in ((first.sum(dim=2), 0.5), (first.flatten(0, 1), 1.0)):
+        totals = counts.sum(dim=1)
+        many, totals = counts[totals > 1], totals[totals > 1]
+        # Of n draws, sum k (k - 1) / (n (n - 1)) estimates sum q^2 without bias.
+        found = ((many * (many - 1)).sum(dim=1) / (totals * (totals - 1))).mean()
+        num_parts = counts.shape[1]
+        assert float(found) == pytest.approx((1 + concentration) / (1 + concentration * num_parts), rel=0.12)
+
+
+def test_pachinko_has_as_many_classes_per_client_as_reddi_et_al():
+    """Alpha 0.1 and 10: 6 to 7 superclasses and about 21 classes for a client of 100 samples."""
+    counts = pachinko(0)
+    assert float((counts.sum(dim=2) > 0).sum(dim=1).float().mean()) == pytest.approx(6.4, abs=0.6)
+    assert float((counts > 0).sum(dim=(1, 2)).float().mean()) == pytest.approx(21, abs=2)
+
+
+def test_pachinko_without_superclasses():
+    labels = balanced_labels(4, 5)
+    config = PartitionConfig(scheme="pachinko", num_clients=2)
+    with pytest.raises(UserError, match=r"'pachinko' needs classes in superclasses, and this data set has none"):
+        make_partition(config, labels, None, len(labels), 0)
+
+
 def test_log_gamma_draws_are_dirichlet_after_normalising():
     rng = np.random.default_rng(0)
     first, second = np.exp(log_gamma_draws(np.tile([0.2, 0.6], (40_000, 1)), rng)).T
@@ -202,6 +245,23 @@ def test_quantity_skew_is_log_normal_with_a_floor():
     assert sizes.min() >= 10
     assert float((sizes - 10).log().std()) == pytest.approx(0.7, abs=0.07)
     assert partition_of("quantity-skew", labels, 500, sigma=0.0).sizes.unique().tolist() == [200]
+
+
+def test_stratified_parts_have_the_same_number_of_each_class():
+    """Of classes of 103, 50 and 7 samples, eleven clients have equal numbers within one, and equal sizes within one."""
+    labels = torch.cat([torch.full((size,), label) for label, size in enumerate((103, 50, 7))])
+    labels = labels[torch.randperm(160, generator=torch.Generator().manual_seed(0))]
+    partition = partition_of("iid", labels, 11, stratified=True)
+    counts = partition.class_counts(labels)
+    assert counts.sum(dim=0).tolist() == [103, 50, 7]
+    assert (counts.amax(dim=0) - counts.amin(dim=0)).tolist() == [1, 1, 1]
+    assert partition.sizes.max() - partition.sizes.min() == 1
+    other = partition_of("iid", labels, 11, seed=1, stratified=True)
+    assert [rows.tolist() for rows in other.indices] != [rows.tolist() for rows in partition.indices]
+    plain = partition_of("iid", labels, 11).class_counts(labels)
+    assert int((plain.amax(dim=0) - plain.amin(dim=0)).max()) > 1
+    with pytest.raises(UserError, match=r"iid with partition\.stratified = true' needs labels"):
+        make_partition(PartitionConfig(num_clients=2, scheme="iid", stratified=True), None, None, 9, 0)
 
 
 def test_quantity_skew_leaves_labels_iid():

@@ -97,7 +97,7 @@ def test_presets_fit_their_kind_of_data():
     assert (digits.rotation, digits.shear, digits.zoom, digits.flip, digits.jitter) == (30.0, 0.4, (0.7, 1.3), 0.0, 0.0)
     assert digits.stroke > 0
     assert digits.translation > 0
-    assert clothing == ImageSettings(crop_scale=(0.4, 1.0), flip=0.5)
+    assert clothing == ImageSettings(crop_scale=(0.4, 1.0), flip=0.5, jitter=0.8, brightness=0.4, contrast=0.4, blur=0.5)
     assert photos == ImageSettings(**{**COLOURS, "crop_scale": (0.2, 1.0), "blur": 0.5})
 
 

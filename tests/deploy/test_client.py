@@ -399,6 +399,17 @@ def test_probes_without_labels_run_on_the_client(tmp_path: Path) -> None:
     assert set(scores) == {"align", "uniformity", "score"}
 
 
+def test_clients_score_the_received_projector(tmp_path: Path) -> None:
+    """One that maps all samples to the same point aligns perfectly and is as far from uniform as can be."""
+    clients = Clients(tmp_path)
+    asked = request(Run(clients, SIMPLE))
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in asked.broadcast.groups["projector"].items()}
+    last_bias = [name for name in zeros if name.endswith("bias")][-1]
+    constant = asked.broadcast.with_groups(projector={**zeros, last_bias: torch.ones_like(zeros[last_bias])})
+    scores = clients.handlers[0].evaluate(replace(asked, broadcast=constant))
+    assert scores == {"align": 1.0, "uniformity": -5.0, "score": 0.0}
+
+
 @pytest.mark.parametrize(
     ("over", "word"),
     [

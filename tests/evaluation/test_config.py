@@ -12,6 +12,7 @@ def config(**values: object) -> EvaluationConfig:
 def test_defaults_suit_what_there_is():
     assert chosen_probes(config(), has_labels=True, has_cluster_model=False) == ("linear", "knn", "labels-10")
     assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("alignment", "clusters")
+    assert chosen_probes(config(), has_labels=True, has_cluster_model=True, held_out=False) == ("kmeans", "clusters")
     assert chosen_probes(config(probes=["knn"]), has_labels=True, has_cluster_model=True) == ("knn",)
 
 
@@ -22,8 +23,8 @@ def test_labels_asked_for_and_missing(name):
 
 
 def test_what_else_is_missing_is_named():
-    with pytest.raises(UserError, match="test split is empty"):
-        check_probes(config(), has_labels=True, num_test_samples=0)
+    with pytest.raises(UserError, match=r"'linear' learns from training samples.*see data\.part"):
+        check_probes(config(probes=["linear"]), has_labels=True, num_test_samples=0)
     with pytest.raises(UserError, match="needs training samples"):
         check_probes(config(), has_labels=False, num_train_samples=0)
     with pytest.raises(UserError, match="'clusters', but the method assigns none"):
@@ -33,6 +34,11 @@ def test_what_else_is_missing_is_named():
     with pytest.raises(UserError, match="kmeans_clusters is required"):
         check_probes(config(probes=["kmeans"]), has_labels=False)
     check_probes(config(), has_labels=False, num_test_samples=0)
+    few = config(probes=["head-easyfl-1", "head-easyfl-10"])
+    with pytest.raises(UserError, match=r"'head-easyfl-10' fine-tunes with 10%.*data\.held_out_labels = 0\.01 holds fewer out"):
+        check_probes(few, has_labels=True, held_out_labels=0.01)
+    for share in (0.0, 0.1, 0.2):
+        check_probes(few, has_labels=True, held_out_labels=share)
 
 
 def test_unknown_probes_list_the_known_ones():

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unisono.evaluation.finetune import finetune, label_subset
+from unisono.evaluation.features import embed
+from unisono.evaluation.finetune import FineTuning, finetune, label_subset
 
 
 def stripes(num_samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,7 +28,7 @@ def encoder() -> nn.Module:
 
 def tuned(net: nn.Module, seed: int = 0, fraction: float = 0.1, **options: float) -> float:
     train, test = stripes(300, 1), stripes(200, 2)
-    return finetune(net, 16, *train, *test, fraction, torch.Generator().manual_seed(seed), **options)
+    return finetune(net, 16, *train, *test, fraction, torch.Generator().manual_seed(seed), FineTuning(**options))
 
 
 def test_learns_from_a_tenth_of_the_labels():
@@ -70,7 +72,7 @@ def test_same_generator_same_number_whatever_the_global_state():
 def test_one_label_per_class_and_one_class_only():
     train, test = stripes(300, 1), stripes(200, 2)
     generator = torch.Generator().manual_seed(0)
-    assert 0 <= finetune(encoder(), 16, *train, *test, 1e-6, generator, epochs=2) <= 1
+    assert 0 <= finetune(encoder(), 16, *train, *test, 1e-6, generator, FineTuning(epochs=2)) <= 1
     only = torch.full_like(train[1], 2)
     share = (test[1] == 2).double().mean().item()
     assert finetune(encoder(), 16, train[0], only, *test, 1e-6, generator) == pytest.approx(share)
@@ -88,3 +90,68 @@ def test_the_subset_keeps_every_class_in_proportion(labels, fraction, seed):
     for label in labels.unique():
         expected = max(1, round(fraction * int((labels == label).sum())))
         assert int((labels[part] == label).sum()) == expected
+
+
+ORCHESTRA = FineTuning(50, 0.05, 256, "sgd", augmented=True)
+EASYFL = FineTuning(100, 1e-3, 128, "adam", head_only=True, hidden_dim=64)
+
+
+def flip(x, generator):
+    flipped = torch.rand(len(x), generator=generator) < 0.5
+    return torch.where(flipped[:, None, None, None], x.flip(3), x)
+
+
+@pytest.mark.parametrize(
+    "protocol", [ORCHESTRA, replace(ORCHESTRA, head_only=True, learning_rate=30.0), EASYFL], ids=["whole", "head", "easyfl"]
+)
+def test_the_protocols_of_public_codes_learn(protocol):
+    train, test = stripes(300, 1), stripes(200, 2)
+    views = flip if protocol.augmented else None
+    found = [
+        finetune(encoder(), 16, *train, *test, 0.2, torch.Generator().manual_seed(0), protocol, crop_flip=views) for _ in "ab"
+    ]
+    assert found[0] == found[1] > 0.9
+
+
+def test_a_head_alone_is_trained_on_an_encoder_whose_statistics_move(monkeypatch):
+    """As Orchestra's released code and EasyFL do: weights stay, BatchNorm is in training mode."""
+    seen = {}
+
+    def watched(network, samples, device):
+        seen.update(network.state_dict())
+        return embed(network, samples, device)
+
+    monkeypatch.setattr("unisono.evaluation.finetune.embed", watched)
+    net = encoder()
+    before = copy.deepcopy(net.state_dict())
+    train, test = stripes(60, 1), stripes(20, 2)
+    finetune(net, 16, *train, *test, 1.0, torch.Generator().manual_seed(0), replace(EASYFL, epochs=2))
+    assert seen["1.0.weight"].shape == (64, 16)
+    assert seen["1.3.weight"].shape == (3, 64)
+    assert torch.equal(seen["0.1.weight"], before["1.weight"])
+    assert not torch.equal(seen["0.2.running_mean"], before["2.running_mean"])
+    finetune(net, 16, *train, *test, 1.0, torch.Generator().manual_seed(0), FineTuning(epochs=2))
+    assert not torch.equal(seen["0.1.weight"], before["1.weight"])
+
+
+def test_sgd_follows_a_cosine_to_zero():
+    """Against a loop written out: one batch per epoch, so three steps at rates 1, 3/4 and 1/4 of the first."""
+    (samples, labels), test = stripes(24, 1), stripes(50, 2)
+    net = nn.Flatten()
+    protocol = FineTuning(3, 0.5, 64, "sgd")
+    accuracy = finetune(net, 12, samples, labels, *test, 1.0, torch.Generator().manual_seed(0), protocol)
+    generator = torch.Generator().manual_seed(0)
+    label_subset(labels, 1.0, generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        head = nn.Linear(12, 3)
+    momentum = [torch.zeros_like(parameter) for parameter in head.parameters()]
+    for rate in (0.5, 0.375, 0.125):
+        loss = nn.functional.cross_entropy(head(samples.flatten(1) / 255), labels)
+        for place, gradient in enumerate(torch.autograd.grad(loss, list(head.parameters()))):
+            momentum[place] = 0.9 * momentum[place] + gradient
+        with torch.no_grad():
+            for parameter, step in zip(head.parameters(), momentum, strict=True):
+                parameter.sub_(rate * step)
+    expected = (head(test[0].flatten(1) / 255).argmax(1) == test[1]).double().mean().item()
+    assert accuracy == pytest.approx(expected)

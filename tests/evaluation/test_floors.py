@@ -23,8 +23,9 @@ from unisono.evaluation.floors import (
     measure_floors,
     verdict,
 )
+from unisono.evaluation.label_probes import class_balanced
 from unisono.evaluation.linear import linear_probe
-from unisono.evaluation.probes import ProbeData, class_balanced, run_probes
+from unisono.evaluation.probes import ProbeData, run_probes
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +107,25 @@ def test_floors_are_measured_once(data: ProbeData, cache: Path, monkeypatch: pyt
     assert len(calls) == 7, "a damaged file is measured again"
 
 
+def test_scores_without_labels_of_floors_depend_on_projector_views_and_clients(data: ProbeData) -> None:
+    config, untrained = EvaluationConfig(probes=("alignment",)), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).eval()
+    halves = [torch.arange(80), torch.arange(80, 160)]
+
+    def darker(x: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x - 0.1 * torch.rand(x.shape, generator=generator)).clamp(0, 1), x
+
+    def flipped(x: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.flip(3), x
+
+    first = measure_floors(config, data, untrained, False, darker, halves)
+    assert measure_floors(config, data, untrained, False, flipped, halves)[PIXELS] != first[PIXELS]
+    assert measure_floors(config, data, untrained, False, darker, [torch.arange(160)])[PIXELS] != first[PIXELS]
+    projected = measure_floors(config, data, untrained, False, darker, halves, nn.Linear(3, 2).eval())
+    assert projected[PIXELS] == first[PIXELS]
+    assert projected[UNTRAINED]["encoder-score"] == pytest.approx(first[UNTRAINED]["score"])
+    assert projected[UNTRAINED]["score"] != first[UNTRAINED]["score"]
+
+
 def test_ten_labels_per_class_are_the_mean_of_five_fits(data: ProbeData) -> None:
     config = EvaluationConfig(probes=("labels-10",))
     found = run_probes(config, nn.Flatten(), None, data, Context(3), None)["labels-10"]
@@ -135,3 +155,21 @@ def test_verdict_says_which_floor_and_why() -> None:
         assert word in sentence
     assert verdict({"align": 0.3}, scores) == (True, "")
     assert verdict({"linear": 0.3}, {}) == (True, "")
+
+
+def test_floors_have_the_linear_probes_of_public_codes(data: ProbeData) -> None:
+    probes = ("linear-orchestra", "linear-easyfl", "linear-adam", "finetune-1")
+    config = EvaluationConfig(probes=probes, orchestra_epochs=2, easyfl_linear_epochs=2, sgd_steps=20)
+    untrained = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).eval()
+    found = measure_floors(config, data, untrained, clusters=False, crop_flip=lambda x, generator: x)
+    assert all(set(found[name]) == set(probes[:3]) for name in FLOORS)
+
+
+def test_floors_are_measured_on_the_training_samples_where_nothing_is_held_out(data: ProbeData) -> None:
+    empty = data.test_samples[:0]
+    whole = ProbeData(data.train_samples, data.train_labels, empty, None, data.train_labels)
+    untrained = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).eval()
+    found = measure_floors(EvaluationConfig(), whole, untrained, clusters=True)
+    as_test = ProbeData(data.train_samples, data.train_labels, data.train_samples, data.train_labels)
+    expected = run_probes(EvaluationConfig(probes=("kmeans",)), Pixels(), None, as_test, Context(0), None)
+    assert found[PIXELS]["nmi"] == found[PIXELS]["kmeans-nmi"] == expected["kmeans-nmi"]

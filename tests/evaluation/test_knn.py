@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.evaluation import knn
-from unisono.evaluation.knn import knn_probe
+from unisono.evaluation.knn import fitting_neighbors, knn_probe
 
 
 def naive(train_x, train_y, test_x, test_y, k, temperature) -> float:
@@ -74,3 +74,15 @@ def test_no_temperature_overflows(temperature):
 def test_labels_may_have_gaps_and_be_unknown():
     x = torch.eye(3)
     assert knn_probe(x[:2], torch.tensor([5, 90]), x, torch.tensor([5, 90, 7]), k=1) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("num_samples", "k"), [(50_000, 200), (100_000, 200), (10_000, 40), (1_000, 10), (3, 10)])
+def test_neighbours_are_the_share_of_the_paper(num_samples, k):
+    assert fitting_neighbors(num_samples) == k
+
+
+def test_unset_neighbours_fit_the_samples():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(400, 5, generator=generator), torch.randint(3, (400,), generator=generator)
+    assert knn_probe(x[:300], y[:300], x[300:], y[300:]) == knn_probe(x[:300], y[:300], x[300:], y[300:], k=10)
+    assert knn_probe(x[:3], y[:3], x[300:], y[300:]) == knn_probe(x[:3], y[:3], x[300:], y[300:], k=3)

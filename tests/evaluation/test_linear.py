@@ -27,9 +27,11 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(1)
 
 
+@pytest.mark.parametrize("num_samples", [600, 11])
 @pytest.mark.parametrize("l2", [1e-1, 1e-2, 1e-3])
-def test_fit_is_the_optimum_that_a_long_fit_finds(l2):
-    x, y = blobs(600, spread=1.5)
+def test_fit_is_the_optimum_that_a_long_fit_finds(l2, num_samples):
+    x, y = blobs(num_samples, spread=1.5)
+    y[:4] = torch.arange(4)  # no class is missing
     x = (x - x.mean(0)) / x.std(0)
     long = LogisticRegression(C=1 / (l2 * len(x)), tol=1e-10, max_iter=20_000).fit(x.double().numpy(), y.numpy())
 
@@ -39,11 +41,11 @@ def test_fit_is_the_optimum_that_a_long_fit_finds(l2):
 
     fitted = fit_logistic_regression(x, y, l2)
     excess = objective(fitted.weight.double().numpy(), fitted.bias.double().numpy()) - objective(long.coef_.T, long.intercept_)
-    assert abs(excess) < 2e-6
+    assert abs(excess) < (2e-6 if num_samples > 100 else 1e-5)
     test_x, _ = blobs(2000, spread=1.5, seed=5)
     test_x = (test_x - test_x.mean(0)) / test_x.std(0)
     predictions = (test_x @ fitted.weight + fitted.bias).argmax(1).numpy()
-    assert np.mean(predictions == long.predict(test_x.double().numpy())) > 0.997
+    assert np.mean(predictions == long.predict(test_x.double().numpy())) > 0.99
 
 
 def test_separable_classes_are_told_apart():

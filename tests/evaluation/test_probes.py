@@ -1,3 +1,7 @@
+import math
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,12 +11,15 @@ from torch import Tensor, nn
 from unisono.core.config import make_section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.evaluation import label_probes
 from unisono.evaluation.alignment import align, uniformity
 from unisono.evaluation.clusters import clustering_accuracy
-from unisono.evaluation.config import EvaluationConfig
+from unisono.evaluation.config import EvaluationConfig, ProbeName
+from unisono.evaluation.finetune import FineTuning
 from unisono.evaluation.knn import knn_probe
+from unisono.evaluation.label_probes import class_balanced
 from unisono.evaluation.linear import linear_probe
-from unisono.evaluation.probes import ProbeData, class_balanced, run_probes
+from unisono.evaluation.probes import ProbeData, run_probes
 
 
 class Counting(nn.Module):
@@ -38,6 +45,10 @@ def views(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return x + 0.1 * torch.randn(x.shape, generator=generator), torch.full_like(x, torch.nan)
 
 
+def crop_flip(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x + 0.1 * torch.randn(x.shape, generator=generator)
+
+
 @pytest.fixture
 def data() -> ProbeData:
     return ProbeData(*series(90, 0), *series(60, 1))
@@ -52,9 +63,10 @@ def without_labels(data: ProbeData) -> ProbeData:
 
 
 def test_every_probe_gives_its_numbers(data):
-    probes = ["linear", "linear-sgd", "knn", "finetune-1", "finetune-10", "clusters", "alignment"]
-    table = config(probes=probes, sgd_steps=50, finetune_epochs=2, knn_neighbors=20)
-    numbers = run_probes(table, Counting(), nn.Flatten(), data, Context(0), views)
+    probes = [name for name in get_args(ProbeName) if name != "kmeans"]
+    epochs = dict.fromkeys(("finetune_epochs", "orchestra_epochs", "easyfl_linear_epochs", "easyfl_head_epochs"), 2)
+    table = config(probes=probes, sgd_steps=50, knn_neighbors=20, **epochs)
+    numbers = run_probes(table, Counting(), nn.Flatten(), data, Context(0), views, crop_flip=crop_flip)
     labelled = {*probes} - {"clusters", "alignment"}
     clusters = {"cluster-accuracy", "nmi", "ari", "cluster-balance", "silhouette"}
     assert set(numbers) == labelled | clusters | {"align", "uniformity", "score"}
@@ -64,6 +76,60 @@ def test_every_probe_gives_its_numbers(data):
     assert numbers["knn"] == knn_probe(*splits, k=20)
     assert numbers["cluster-accuracy"] == clustering_accuracy(data.test_labels, test_x.argmax(1))
     assert all(0 <= numbers[name] <= 1 for name in labelled)
+
+
+def test_probes_of_public_codes_have_their_own_numbers(data, monkeypatch):
+    """Each name stands for the protocol of its code, with the options of the table."""
+    seen = {}
+
+    def watched(*arguments):
+        protocol, views = arguments[8], arguments[10]
+        seen[arguments[6], protocol] = views
+        return 0.5
+
+    monkeypatch.setattr("unisono.evaluation.label_probes.finetune", watched)
+    names = ["finetune-1", "finetune-orchestra-10", "head-orchestra-1", "head-easyfl-10"]
+    table = config(probes=names, orchestra_finetune_rate=0.2)
+    run_probes(table, Counting(), None, data, Context(0), None, crop_flip=crop_flip)
+    assert seen == {
+        (0.01, FineTuning()): None,
+        (0.1, FineTuning(50, 0.2, 256, "sgd", augmented=True)): crop_flip,
+        (0.01, FineTuning(50, 30.0, 256, "sgd", head_only=True, augmented=True)): crop_flip,
+        (0.1, FineTuning(100, 1e-3, 128, "adam", head_only=True, hidden_dim=4096)): None,
+    }
+    with pytest.raises(UserError, match="'linear-orchestra' crops and flips samples"):
+        run_probes(config(probes=["linear-orchestra"]), Counting(), None, data, Context(0), None)
+
+
+def test_linear_probes_of_public_codes_take_their_steps(data, monkeypatch):
+    seen = {}
+    own = label_probes.fit_linear_adam
+
+    def watched(x, y, generator, num_steps, batch_size, learning_rate):
+        seen[num_steps] = (len(x), batch_size, learning_rate)
+        return own(x, y, generator, 1, batch_size, learning_rate)
+
+    monkeypatch.setattr("unisono.evaluation.label_probes.fit_linear_adam", watched)
+    run_probes(config(probes=["linear-easyfl", "linear-adam"]), Counting(), None, data, Context(0), None)
+    assert seen == {200: (90, 2048, 3e-3), 1000: (90, 256, 1e-4)}
+
+
+def test_fine_tuning_takes_the_labels_that_were_held_out(data, monkeypatch):
+    """10% of the data set's training part are kept: finetune-10 takes all of them, finetune-1 a tenth."""
+    seen = {}
+
+    def watched(*arguments):
+        seen[len(arguments[2])] = arguments[6]
+        return 0.5
+
+    monkeypatch.setattr("unisono.evaluation.label_probes.finetune", watched)
+    kept, labels = series(10, 3)
+    labels[0] = -1
+    held = replace(data, finetune_samples=kept, finetune_labels=labels)
+    run_probes(config(probes=["finetune-10"]), Counting(), None, held, Context(0), None)
+    assert seen == {9: pytest.approx(1.0)}
+    run_probes(config(probes=["finetune-1"]), Counting(), None, held, Context(0), None)
+    assert seen == {9: pytest.approx(0.1)}
 
 
 def test_features_are_embedded_once(data):
@@ -100,6 +166,55 @@ def test_unsupervised_scores_are_means_over_clients_of_equation_5(data):
     assert numbers["score"] == pytest.approx(numbers["align"] + 0.5 * numbers["uniformity"])
 
 
+def score_of_equation_5(clients, represent, weight=0.2, tau=0.2):
+    """Eq. 5 with loops alone: the mean over clients of Align + weight Unif; a client is a list of samples and their views."""
+
+    def cosine(u, v):
+        return sum(a * b for a, b in zip(u, v, strict=True)) / math.sqrt(sum(a * a for a in u) * sum(b * b for b in v))
+
+    scores = []
+    for samples, augmented in clients:
+        z, z_augmented = ([represent(x) for x in part] for part in (samples, augmented))
+        aligned = sum(cosine(u, v) for u, v in zip(z, z_augmented, strict=True)) / len(z)
+        logs = [math.log(sum(math.exp(cosine(x, y) / tau) for y in z) / len(z)) for x in z]
+        scores.append(aligned - weight * sum(logs) / len(z))
+    return sum(scores) / len(scores)
+
+
+def test_the_score_is_that_of_backbone_and_projector_jointly(data):
+    """f of Eq. 5 is backbone and projector (C.2 of the paper); the backbone's own score stands beside it."""
+    projector = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
+    projector(torch.randn(32, 3, generator=torch.Generator().manual_seed(0)))  # running statistics, which eval mode uses
+    clients = [torch.arange(0, 9), torch.arange(40, 52)]
+    numbers = run_probes(
+        config(probes=["alignment"]), Counting(), None, data, Context(0), views, client_indices=clients, projector=projector
+    )
+    assert projector.training, "flags are as they were"
+    generator = Context(0).rng("probe-views")
+    held = []
+    for rows in clients:
+        x = data.train_samples[rows]
+        held.append((x.flatten(1).tolist(), views(x, generator)[0].flatten(1).tolist()))
+    projector.eval()
+
+    def represent(x):
+        return projector(torch.tensor([x])).flatten().tolist()
+
+    assert numbers["score"] == pytest.approx(score_of_equation_5(held, represent), abs=1e-5)
+    assert numbers["encoder-score"] == pytest.approx(score_of_equation_5(held, lambda x: x), abs=1e-5)
+    assert numbers["score"] == pytest.approx(numbers["align"] + 0.2 * numbers["uniformity"])
+    assert abs(numbers["score"] - numbers["encoder-score"]) > 0.01
+    alone = run_probes(config(probes=["alignment"]), Counting(), None, data, Context(0), views, client_indices=clients)
+    assert alone["score"] == pytest.approx(numbers["encoder-score"])
+    assert set(alone) == {"align", "uniformity", "score"}
+
+
+def test_a_projector_costs_no_pass_of_the_encoder(data):
+    encoder = Counting()
+    run_probes(config(probes=["alignment"]), encoder, None, data, Context(0), views, projector=nn.Linear(3, 2))
+    assert encoder.num_seen == 2 * 90
+
+
 def test_no_more_samples_of_a_client_than_allowed(data):
     encoder = Counting()
     table = config(probes=["alignment"], max_client_samples=7)
@@ -118,6 +233,34 @@ def test_without_a_test_split_clusters_are_those_of_the_training_samples(data):
     numbers = run_probes(config(), Counting(), nn.Flatten(), bare, Context(0), views)
     on_train = ProbeData(data.train_samples, None, data.train_samples, None)
     assert numbers == run_probes(config(), Counting(), nn.Flatten(), on_train, Context(0), views)
+
+
+def test_where_nothing_is_held_out_the_training_samples_are_judged_by_all_their_labels(data):
+    """As if they were the test samples, hidden labels included; samples whose label nobody knows are left out."""
+    hidden, unknown = torch.full_like(data.train_labels, -1), data.train_labels.clone()
+    unknown[80:] = -1
+    empty = data.test_samples[:0]
+    none_held_out = ProbeData(data.train_samples, hidden, empty, None, unknown)
+    encoder = Counting()
+    numbers = run_probes(config(), encoder, nn.Flatten(), none_held_out, Context(0), views)
+    samples, labels = data.train_samples[:80], data.train_labels[:80]
+    expected = run_probes(
+        config(probes=["kmeans", "clusters"]),
+        Counting(),
+        nn.Flatten(),
+        ProbeData(data.train_samples, data.train_labels, samples, labels),
+        Context(0),
+        views,
+    )
+    assert numbers == expected
+    assert numbers["cluster-accuracy"] == clustering_accuracy(labels, samples.flatten(1).argmax(1))
+    encoder = Counting()
+    whole = ProbeData(data.train_samples, data.train_labels, empty, None, data.train_labels)
+    assert "kmeans-accuracy" in run_probes(config(probes=["kmeans"]), encoder, None, whole, Context(0), None)
+    assert encoder.num_seen == 90, "the training samples are embedded once"
+    for name in ("linear", "knn", "labels-10", "finetune-1"):
+        with pytest.raises(UserError, match="no sample is held out"):
+            run_probes(config(probes=[name]), Counting(), None, whole, Context(0), None)
 
 
 def test_hidden_labels_are_not_learnt_from(data):
@@ -142,8 +285,10 @@ def test_features_that_are_not_finite_are_named(data):
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1) / 0
 
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(UserError, match="encoder's features are not finite"):
         run_probes(config(), Diverged(), None, data, Context(0), None)
+    with pytest.raises(UserError, match="projector's outputs are not finite"):
+        run_probes(config(probes=["alignment"]), Counting(), None, data, Context(0), views, projector=Diverged())
 
 
 def test_the_cap_gives_every_class_the_same_where_it_can():

@@ -121,3 +121,22 @@ def test_only_clients_that_are_present_are_asked() -> None:
         assert set(cohort) <= {1, 4, 5, 8}
     assert draw_cohort(config, 10, Context(0), present=[2]) == [2]
     assert draw_cohort(config, 10, Context(0), present=range(10)) == draw_cohort(config, 10, Context(0))
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_only_the_named_clients_take_part(sampling: str) -> None:
+    """One client of the partition that trains alone, and two of five of which a round asks one."""
+    alone = CohortConfig(only=(3,), sampling=sampling)  # type: ignore[arg-type]
+    assert alone.expected_size(5) == 1
+    assert {tuple(draw_cohort(alone, 5, ctx)) for ctx in ROUNDS} == {(3,)}
+    assert reachable_clients(alone, 5, Context(0)).tolist() == [3], "phases that ask everyone ask it alone"
+    two = CohortConfig(only=(1, 4), participation=0.5)
+    assert two.expected_size(5) == 1
+    assert {tuple(draw_cohort(two, 5, ctx)) for ctx in ROUNDS} == {(1,), (4,)}
+
+
+def test_only_names_clients_that_there_are() -> None:
+    with pytest.raises(UserError, match=r"cohort\.only names client 5, and the 5 clients have the numbers 0 to 4"):
+        CohortConfig(only=(0, 5)).expected_size(5)
+    with pytest.raises(UserError, match=r"ask fewer or name more in cohort\.only"):
+        CohortConfig(only=(0, 1), size=3).expected_size(5)

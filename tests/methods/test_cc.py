@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.recorder import Recorder
 from unisono.core.context import Context
+from unisono.core.payload import Payload
+from unisono.federation.client_turn import FederatedDataset
 from unisono.losses.clustering import assignment_entropy, one_sided_contrast
 from unisono.losses.contrastive import nt_xent
 from unisono.methods.cc import CC
-from unisono.methods.local_training import Batch
+from unisono.methods.local_training import Batch, LocalTraining
 from unisono.testing.tiny import TinyFederation, tiny_config, tiny_method
 
 
@@ -43,6 +46,52 @@ def test_loss_as_the_paper_prints_it_but_for_the_sign_of_the_entropy() -> None:
     terms, (z_a, z_b), (c_a, c_b) = parts(make(contrast="paper", entropy_weight=2.0))
     halves = one_sided_contrast(z_a, z_b, 0.5) + one_sided_contrast(c_a.T, c_b.T, 1.0)
     torch.testing.assert_close(terms["loss"], 0.5 * halves - 2 * (assignment_entropy(c_a) + assignment_entropy(c_b)))
+
+
+@pytest.mark.parametrize(("name", "half"), [("cc", 0.5), ("cc", 1.0), ("mcc", 1.0)])
+def test_a_batch_of_the_unlabelled_part_has_the_instance_loss_only(name: str, half: float) -> None:
+    method = tiny_method(tiny_config(name, {"method": {"contrast": "paper" if half < 1 else "ntxent"}}))
+    assert isinstance(method, LocalTraining)
+    nets = method.build_networks()
+    x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    both, only = (
+        method.loss(nets, Batch(x, torch.arange(6), None, instance_only), torch.Generator().manual_seed(2))
+        for instance_only in (False, True)
+    )
+    assert isinstance(both, Mapping)
+    assert isinstance(only, Mapping)
+    assert set(only) == {"loss", "instance_loss"}
+    torch.testing.assert_close(only["instance_loss"], both["instance_loss"])
+    torch.testing.assert_close(only["loss"], half * both["instance_loss"])
+    only["loss"].backward()
+    assert all(parameter.grad is None for parameter in nets["cluster_head"].parameters())
+
+
+@pytest.mark.parametrize("name", ["cc", "mcc"])
+def test_every_epoch_begins_with_a_pass_over_the_unlabelled_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrastive Clustering on STL-10: one pass with the instance loss, then one over the others with both losses."""
+    method = tiny_method(tiny_config(name, {"training": {"local_epochs": 2}}))
+    assert isinstance(method, LocalTraining)
+    seen: list[tuple[bool, list[int]]] = []
+    loss = method.loss
+
+    def watched(nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> Any:
+        seen.append((batch.instance_only, batch.positions.tolist()))
+        return loss(nets, batch, generator)
+
+    monkeypatch.setattr(method, "loss", watched)
+    samples = torch.randint(0, 256, (14, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    data = FederatedDataset(samples, [torch.arange(14)], None, 8).client_data(0, torch.device("cpu"))
+    server = method.init_server(Context(0))
+    update, _ = method.client_step(method.build_networks(), server, Payload(), data, Context(0, 0, "train", 0))
+    assert [only for only, _ in seen] == [True, True, False, False] * 2
+    for epoch in (seen[:4], seen[4:]):
+        assert sorted(epoch[0][1] + epoch[1][1]) == list(range(8, 14))
+        assert sorted(epoch[2][1] + epoch[3][1]) == list(range(8))
+    assert seen[:4] != seen[4:]
+    assert update.weight == 14
+    # Both losses were seen in half of the steps only, and their means are over those.
+    assert update.metrics["assignment_entropy"] > 0.5
 
 
 def test_confidence_is_that_of_the_cluster_head() -> None:

@@ -40,6 +40,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"reserve": "random"},
     {"buffer": "unlimited"},
     {"loss": "simclr"},
+    {"negatives": "received"},
+    {"pull_steps": 4, "aggregation_steps": 6, "pull_at_start": False},
 ]
 
 
@@ -288,7 +290,8 @@ def test_local_importance_draws_other_points_than_global() -> None:
 
 def test_server_keeps_no_points_between_rounds() -> None:
     for variant in VARIANTS:
-        assert points_in(Watched({"method": variant}).run(until=1).server) == []
+        for until in (1, 3):
+            assert points_in(Watched({"method": variant}).run(until=until).server) == []
 
 
 def test_ledger_and_delay_by_hand() -> None:
@@ -339,7 +342,7 @@ def test_lonely_devices_train_on_their_own() -> None:
     assert sizes == {0: 2, 1: 2, 2: 0, 3: 0, 4: 0, 5: 0}
 
 
-@pytest.mark.parametrize("variant", [{"importance_model": "local"}, {"buffer": "unlimited"}, {"loss": "simclr"}], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS[2:], ids=str)
 def test_same_bits_for_any_number_of_workers(variant: dict[str, Any]) -> None:
     over = merge(SMALL, {"method": variant})
     alone = TinyFederation("cfcl", over=over).run()
@@ -377,6 +380,8 @@ def test_proximal_term_pulls_towards_the_anchor() -> None:
     ("over", "message"),
     [
         ({"method": {"aggregation_steps": 5}}, "method.aggregation_steps must be a multiple of training.local_steps, 2, got 5"),
+        ({"method": {"pull_steps": 3}}, "method.pull_steps must be a multiple of training.local_steps, 2, got 3"),
+        ({"method": {"pull_steps": 20, "pull_at_start": False}}, "the first pull after 20 steps, and the run has 10"),
         ({"method": {"margin": -1.0}}, "method.margin must be"),
         ({"method": {"delay": {"uplink_rate": 0.0}}}, "method.delay.uplink_rate must be"),
         ({"graph": {"topology": "edges", "edges": [[0, 9]]}}, "graph.edges must be pairs"),

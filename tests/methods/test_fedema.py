@@ -16,7 +16,8 @@ CPU = torch.device("cpu")
 
 def make(**options: Any) -> FedEMA:
     """Its learning rate is too small to move anything, so what is sent is what was started from."""
-    method = tiny_method(tiny_config("fedema", {"method": options, "training": {"learning_rate": 1e-30}}))
+    own = {"divergence": "global", **options}
+    method = tiny_method(tiny_config("fedema", {"method": own, "training": {"learning_rate": 1e-30}}))
     assert isinstance(method, FedEMA)
     return method
 
@@ -70,6 +71,22 @@ def test_a_fixed_lambda_is_the_same_for_everyone() -> None:
     _, local = step(method, first, Payload())
     update, _ = step(method, moved(first, 0.5), local)
     assert update.metrics["own_weight"] == pytest.approx(0.01 * update.metrics["divergence"])
+
+
+def test_the_scale_and_the_weight_follow_the_drift() -> None:
+    """The first drift of 0.02 makes lambda = 0.7 / 0.02; half of it has half the weight, wherever the global model is."""
+    method = make(divergence="drift")
+    first = method.init_server(Context(0))
+    _, local = step(method, first, Payload())
+    for by in (0.5, 3.0):
+        update, known = step(method, moved(first, by), Payload(local.groups, {"drift": 0.02}))
+        assert update.metrics["divergence"] == 0.02
+        assert known.scalars["scale"] == pytest.approx(35.0)
+        assert update.metrics["own_weight"] == pytest.approx(0.7)
+        update, again = step(method, moved(first, by), Payload(local.groups, {"drift": 0.01, "scale": 35.0}))
+        assert update.metrics["own_weight"] == pytest.approx(0.35)
+        assert again.scalars["scale"] == 35.0
+        assert again.scalars["drift"] == pytest.approx(0.0, abs=1e-12), "nothing moves at this learning rate"
 
 
 def test_no_divergence_tells_nothing_about_lambda() -> None:

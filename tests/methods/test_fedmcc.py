@@ -11,9 +11,11 @@ from unisono.clustering.federated_kmeans import merge_clusters
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share
+from unisono.federation.client_turn import FederatedDataset
 from unisono.losses.clustering import assignment_entropy, cluster_contrast, instance_contrast
-from unisono.methods.fedmcc import CLUSTER, REPRESENT, SEED, FedMCC
+from unisono.methods.fedmcc import CLUSTER, LEARNT, REPRESENT, SEED, FedMCC
 from unisono.methods.local_training import Batch
+from unisono.models.nets import get_state
 from unisono.runs.files import payload_to_safetensors
 from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 
@@ -36,6 +38,26 @@ def stages(rounds: int, **options: Any) -> list[str]:
 def test_stages_change_after_the_rounds_that_the_config_says() -> None:
     assert stages(5, represent_rounds=2) == [REPRESENT, REPRESENT, CLUSTER, CLUSTER, CLUSTER]
     assert stages(3, represent_rounds=9) == [REPRESENT] * 3
+
+
+@pytest.mark.parametrize(("phase", "rows"), [(REPRESENT, range(14)), (CLUSTER, range(8))])
+def test_stage_2_leaves_the_unlabelled_part_out(phase: str, rows: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = make()
+    seen: list[int] = []
+    for name in ("loss", "loss_of_clusters"):
+        own = getattr(method, name)
+
+        def watched(nets: Any, batch: Batch, generator: torch.Generator, own: Any = own) -> Any:
+            seen.extend((batch.x.flatten(1)[:, 0] * 255).round().int().tolist())
+            return own(nets, batch, generator)
+
+        monkeypatch.setattr(method, name, watched)
+    samples = torch.randint(0, 256, (14, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    samples[:, 0, 0, 0] = torch.arange(14)  # the first pixel tells the row
+    data = FederatedDataset(samples, [torch.arange(14)], None, 8).client_data(0, CPU)
+    server, ctx = method.init_server(Context(0)), Context(0, 0, phase, 0)
+    method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
+    assert sorted(seen) == list(rows)
 
 
 def test_the_last_eleventh_of_a_run_clusters_where_the_config_says_nothing() -> None:
@@ -81,16 +103,17 @@ def test_the_hand_over_is_noted() -> None:
     assert said == [1]
 
 
-@pytest.mark.parametrize("aggregate_target", [False, True])
-def test_what_each_stage_shares(aggregate_target: bool) -> None:
-    method = make(aggregate_target=aggregate_target)
+@pytest.mark.parametrize("target", ["restart", "keep", "average"])
+def test_what_each_stage_shares_and_keeps(target: str) -> None:
+    method = make(target=target)
     server = method.init_server(Context(0))
     data = tiny_clients(labels=False).client_data(3, CPU)
     for phase, names in ((REPRESENT, {"encoder", "instance_head"}), (CLUSTER, {"cluster_head"})):
         ctx = Context(0, 0, phase, 3)
-        update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
-        targets = {f"target_{name}" for name in names} if aggregate_target else set()
-        assert set(update.payload.groups) == names | targets
+        update, local = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
+        targets = {f"target_{name}" for name in names}
+        assert set(update.payload.groups) == (names | targets if target == "average" else names)
+        assert set(local.groups) == (targets if target == "keep" else set())
         for name in names:
             moved, before = update.payload.groups[name], server.groups[name]
             assert not all(torch.equal(moved[key], before[key]) for key in before)
@@ -125,19 +148,35 @@ def test_losses_of_both_stages() -> None:
     torch.testing.assert_close(method.loss_of_clusters(nets, batch, torch.Generator().manual_seed(2))["loss"], expected)
 
 
-def test_targets_restart_from_what_was_received() -> None:
-    """With a momentum of 1 a target stays where it starts."""
-    method = make(ema=1.0)
+@pytest.mark.parametrize(("target", "start"), [("restart", 2.0), ("keep", 3.0), ("average", 5.0)])
+@pytest.mark.parametrize("phase", [REPRESENT, CLUSTER])
+def test_where_targets_start(target: str, start: float, phase: str) -> None:
+    """With a momentum of 1 a target stays where it starts: the received online network, its own last one, or the mean."""
+    method = make(ema=1.0, target=target)
     server = method.init_server(Context(0))
-    nets = method.build_networks()
-    with torch.no_grad():
-        for parameter in nets.parameters():
-            parameter.fill_(7)
+    online = LEARNT[phase]
+
+    def filled(value: float) -> dict[str, dict[str, torch.Tensor]]:
+        return {name: {key: torch.full_like(tensor, value) for key, tensor in server.groups[name].items()} for name in online}
+
+    averaged = {f"target_{name}": tensors for name, tensors in filled(5.0).items()} if target == "average" else {}
+    server = server.with_groups(**filled(2.0), **averaged)
+    local = Payload({f"target_{name}": tensors for name, tensors in filled(3.0).items()} if target == "keep" else {})
+    nets, ctx = method.build_networks(), Context(0, 0, phase, 3)
+    data = tiny_clients(labels=False).client_data(3, CPU)
+    method.client_step(nets, method.broadcast(server, ctx), local, data, ctx)
+    for name in online:
+        assert all(bool((tensor == start).all()) for tensor in get_state(nets[f"target_{name}"]).values())
+
+
+def test_a_client_without_a_target_of_its_own_starts_it_from_the_online_network() -> None:
+    method = make(ema=1.0, target="keep")
+    server = method.init_server(Context(0))
     ctx = Context(0, 0, REPRESENT, 3)
-    method.client_step(nets, method.broadcast(server, ctx), Payload(), tiny_clients(labels=False).client_data(3, CPU), ctx)
+    data = tiny_clients(labels=False).client_data(3, CPU)
+    _, local = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
     for name in ("encoder", "instance_head"):
-        state = nets[f"target_{name}"].state_dict()
-        assert all(torch.equal(state[key], tensor) for key, tensor in server.groups[name].items())
+        assert all(torch.equal(local.groups[f"target_{name}"][key], tensor) for key, tensor in server.groups[name].items())
 
 
 def test_there_are_clusters_only_after_a_round_of_stage_2() -> None:
@@ -214,9 +253,9 @@ def test_seeds_are_centroids_and_counts_of_clusters_of_several_samples() -> None
         assert len(tensors["centroids"]) <= method.num_clusters
 
 
-@pytest.mark.parametrize("aggregate_target", [False, True])
-def test_the_seeded_head_assigns_to_the_nearest_merged_centroid(aggregate_target: bool) -> None:
-    method = make(cluster_start="kmeans", aggregate_target=aggregate_target)
+@pytest.mark.parametrize("target", ["restart", "average"])
+def test_the_seeded_head_assigns_to_the_nearest_merged_centroid(target: str) -> None:
+    method = make(cluster_start="kmeans", target=target)
     server = method.init_server(Context(0))
     aggregate = seeds_of(method, server)
     after = method.server_step(server, aggregate, Context(0, 1, SEED))
@@ -227,7 +266,7 @@ def test_the_seeded_head_assigns_to_the_nearest_merged_centroid(aggregate_target
     merged = merge_clusters(own, sizes, method.num_clusters, Context(0, 1, SEED).rng("seeds"))
     with torch.no_grad():
         assert torch.equal(head(own).argmax(dim=1), torch.cdist(own, merged).argmin(dim=1))
-    assert ("target_cluster_head" in after.groups) == aggregate_target
+    assert ("target_cluster_head" in after.groups) == (target == "average")
     assert method.round_notes(server, after) == []
 
 

@@ -39,24 +39,52 @@ def test_a_client_that_has_not_trained_takes_the_global_model_and_its_copy_as_ta
     method = make(ema=1.0)
     server = method.init_server(Context(0))
     update, local = step(method, server, Payload())
-    assert set(local.groups) == {"encoder", "predictor", "target_encoder", "target_projector"}
+    assert set(local.groups) == {"predictor", "target_encoder", "target_projector"}
     assert same(local.groups["target_encoder"], server.groups["encoder"])
     assert same(local.groups["target_projector"], server.groups["projector"])
     assert "divergence" not in update.metrics
 
 
 def test_state_is_what_was_trained() -> None:
-    method = make()
+    method = make(divergence="global")
     update, local = step(method, method.init_server(Context(0)), Payload())
     assert same(local.groups["encoder"], update.payload.groups["encoder"])
     assert same(local.groups["predictor"], update.payload.groups["predictor"])
+    assert not local.scalars
+
+
+def test_drift_is_how_far_the_encoder_moved_in_training_and_counts_in_the_next_round() -> None:
+    method = make()
+    server = method.init_server(Context(0))
+    update, local = step(method, server, Payload())
+    moved_by = weight_divergence(server.groups["encoder"], update.payload.groups["encoder"])
+    assert moved_by > 0
+    assert local.scalars["drift"] == pytest.approx(moved_by)
+    later, again = step(method, moved(server, 0.5), local)
+    assert later.metrics["divergence"] == local.scalars["drift"], "where the global model went does not matter"
+    assert again.scalars["drift"] != local.scalars["drift"]
+
+
+@pytest.mark.parametrize(("drift", "own"), [(0.39, False), (0.4, True)])
+def test_the_threshold_is_held_against_the_drift(drift: float, own: bool) -> None:
+    method = tiny_method(tiny_config("fedu", {"training": {"learning_rate": 1e-30}}))
+    assert isinstance(method, FedU)
+    first = method.init_server(Context(0))
+    _, local = step(method, first, Payload())
+    later = moved(first, 0.5)
+    update, _ = step(method, later, Payload(local.groups, {"drift": drift}))
+    assert update.metrics["personal_predictor"] == float(own)
+    assert same(update.payload.groups["predictor"], (local if own else later).groups["predictor"])
 
 
 @pytest.mark.parametrize(("threshold", "own"), [(0.0, True), (1e6, False)])
 def test_the_predictor_stays_at_home_when_the_models_have_drifted_apart(threshold: float, own: bool) -> None:
     """The learning rate is too small to move anything, so what is sent is what was started from."""
     method = tiny_method(
-        tiny_config("fedu", {"method": {"divergence_threshold": threshold}, "training": {"learning_rate": 1e-30}})
+        tiny_config(
+            "fedu",
+            {"method": {"divergence_threshold": threshold, "divergence": "global"}, "training": {"learning_rate": 1e-30}},
+        )
     )
     assert isinstance(method, FedU)
     first = method.init_server(Context(0))
@@ -91,4 +119,4 @@ def test_clients_remember_through_rounds_in_which_they_are_not_asked() -> None:
         remembered[changed[0]] = tiny.store.get(changed[0])
     assert len(remembered) > 1
     for client_id, payload in remembered.items():
-        assert same(tiny.store.get(client_id).groups["encoder"], payload.groups["encoder"])
+        assert same(tiny.store.get(client_id).groups["predictor"], payload.groups["predictor"])

@@ -321,3 +321,14 @@ def test_small_batches_are_skipped_and_counted() -> None:
         min_batch_size=2,
     )
     assert metrics == {"loss": 8.0, "skipped_batches": 1.0}
+
+
+@pytest.mark.parametrize(("name", "edge"), [("simclr", 12), ("fedmcc", 12), ("fedu", 12), ("orchestra", 8), ("cfcl", 8)])
+def test_views_are_made_at_the_size_of_the_network(name: str, edge: int) -> None:
+    """From samples of 8x8; where a loss joins plain samples with views, the network enlarges both."""
+    federation = TinyFederation(name, over={"model": {"input_size": 12}, "federation": {"rounds": 1}})
+    assert isinstance(federation.method, LocalTraining)
+    first, second = federation.method.views.pair(torch.rand(2, *INPUT_SHAPE), torch.Generator())
+    assert first.shape == second.shape == (2, 1, edge, edge)
+    server = federation.run().server
+    assert federation.method.encoder(server)(torch.rand(2, *INPUT_SHAPE)).isfinite().all()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from unisono.clustering.equal_size import equal_size_clustering
 from unisono.clustering.private import Noise, private_centroids
+from unisono.clustering.recent_points import RecentPoints
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
@@ -16,8 +17,7 @@ from unisono.core.payload import Aggregate, Payload, Reveals, Update
 from unisono.core.wire import to_bytes
 from unisono.federation.client_turn import prepare_nets
 from unisono.federation.declared import ConsentConfig, check_consent
-from unisono.methods.local_training import Batch
-from unisono.methods.orchestra import Orchestra, OrchestraConfig, _Memory
+from unisono.methods.orchestra import Orchestra, OrchestraConfig
 from unisono.models.nets import build_seeded, load_state
 from unisono.privacy.guarantee import KAnonymity
 from unisono.privacy.local_dp import LocalDp
@@ -46,36 +46,11 @@ def with_centroids(method: Orchestra) -> Payload:
     return server.with_groups(centroids={"centroids": centroids})
 
 
-def test_loss_against_a_naive_reference() -> None:
-    """L = mean_i H(P_T(x_i), P_O(t(x_i))) + mean_i H(R_i, rotation prediction), both cross-entropies minimised."""
-    method = make()
-    method.views = type("Plain", (), {"first": staticmethod(lambda x, generator: x.flip(-1))})()  # type: ignore[assignment]
-    nets = prepare_nets(method, CPU)
-    centroids = F.normalize(torch.randn(4, 16, generator=torch.Generator().manual_seed(2)), dim=1)
-    x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(3))
-    memory = _Memory(128)
-    batch = Batch(x, torch.arange(5), None)
-    with torch.no_grad():
-        terms = method._loss(nets, centroids, memory, batch, torch.Generator().manual_seed(0))
-    turns = torch.randint(4, (5,), generator=torch.Generator().manual_seed(0))
-    cluster = rotation = 0.0
-    for i in range(5):
-        z_t = F.normalize(nets["target_projector"](nets["target_encoder"](x[i : i + 1])), dim=1)[0]
-        z_o = F.normalize(nets["projector"](nets["encoder"](x[i : i + 1].flip(-1))), dim=1)[0]
-        p_t, p_o = (F.softmax(centroids @ z / 0.1, dim=0) for z in (z_t, z_o))
-        cluster -= (p_t * p_o.log()).sum().item() / 5
-        rotated = torch.rot90(x[i : i + 1], int(turns[i]), dims=(2, 3))
-        logits = nets["rotation_head"](nets["projector"](nets["encoder"](rotated)))[0]
-        rotation -= logits.log_softmax(0)[turns[i]].item() / 5
-    assert float(terms["cluster_loss"]) == pytest.approx(cluster, rel=1e-4)
-    assert float(terms["rotation_loss"]) == pytest.approx(rotation, rel=1e-4)
-    assert float(terms["loss"]) == pytest.approx(cluster + rotation, rel=1e-4)
-    assert len(memory.points()) == 5
-
-
-def test_round_zero_clusters_everyone_without_training() -> None:
-    method = make()
-    assert [(phase.name, phase.all_clients) for phase in method.phases(0, Payload())] == [("cluster", True), ("train", False)]
+@pytest.mark.parametrize("first_clustering", ["cohort", "all"])
+def test_round_zero_clusters_without_training(first_clustering: str) -> None:
+    method = make(first_clustering=first_clustering)
+    phases = [(phase.name, phase.all_clients) for phase in method.phases(0, Payload())]
+    assert phases == [("cluster", first_clustering == "all"), ("train", False)]
     assert [phase.name for phase in method.phases(1, with_centroids(method))] == ["train"]
     sent = step(method, 0, "cluster", method.init_server(Context(0)))
     assert set(sent.groups) == {"local_centroids"}
@@ -111,7 +86,7 @@ def test_nothing_but_the_declared_shares_leaves_a_client() -> None:
 
 
 def test_memory_holds_the_most_recent_samples_once_each() -> None:
-    memory = _Memory(3)
+    memory = RecentPoints(3)
     memory.add(torch.tensor([0, 1]), torch.tensor([[0.0], [1.0]]))
     memory.add(torch.tensor([2, 0]), torch.tensor([[2.0], [10.0]]))
     assert memory.points().flatten().tolist() == [1.0, 2.0, 10.0]
@@ -119,15 +94,23 @@ def test_memory_holds_the_most_recent_samples_once_each() -> None:
     assert memory.points().flatten().tolist() == [2.0, 10.0, 3.0]
 
 
-def test_server_lowers_the_number_of_clusters_when_few_centroids_arrive() -> None:
-    method = make()
-    server = method.init_server(Context(0))
+def few_centroids() -> Aggregate:
     points = F.normalize(torch.randn(3, 16, generator=torch.Generator().manual_seed(0)), dim=1)
-    stacks = {"local_centroids": [(0, {"centroids": points[:2]}), (4, {"centroids": points[2:]})]}
-    server = method.server_step(server, Aggregate(stacks=stacks), Context(0, 0, "train"))
-    assert len(server.groups["centroids"]["centroids"]) == 3
-    assert method.server_metrics(server)["num_global_clusters"] == 3
-    assert "delta" in method.server_metrics(server)
+    return Aggregate(stacks={"local_centroids": [(0, {"centroids": points[:2]}), (4, {"centroids": points[2:]})]})
+
+
+def test_prototypes_keep_their_number_when_few_centroids_arrive() -> None:
+    method = make()
+    server = method.server_step(method.init_server(Context(0)), few_centroids(), Context(0, 0, "train"))
+    assert server.groups["centroids"]["centroids"].shape == (4, 16)
+    assert method.server_metrics(server)["num_centroids"] == 3
+    assert -1 <= method.server_metrics(server)["delta"] <= 1
+
+
+def test_clusters_of_equal_size_are_refused_when_few_centroids_arrive() -> None:
+    method = make(global_clustering="equal-size")
+    with pytest.raises(UserError, match=r"^Round 3: 3 centroids arrived for method.num_global_clusters = 4, .*prototypes"):
+        method.server_step(method.init_server(Context(0)), few_centroids(), Context(0, 2, "train"))
 
 
 def test_assigner_picks_the_nearest_global_centroid() -> None:
@@ -138,7 +121,7 @@ def test_assigner_picks_the_nearest_global_centroid() -> None:
     x = tiny.clients.samples[:7].float() / 255
     nets = tiny.method.build_networks()
     for name in ("encoder", "projector"):
-        nets[name].load_state_dict(server.groups["target_" + name], strict=False)
+        nets[name].load_state_dict(server.groups[name], strict=False)
     z = F.normalize(nets["projector"](nets["encoder"](x)), dim=1)
     distance = torch.cdist(z, server.groups["centroids"]["centroids"])
     assert cluster_model(x).argmax(1).tolist() == distance.argmin(1).tolist()
@@ -160,11 +143,15 @@ def test_target_restarts_from_the_online_networks_when_it_is_not_averaged() -> N
     [
         {"degeneracy_weight": 0.0},
         {"ema": 0.0},
-        {"target_view": "augmented"},
-        {"evaluate": "online"},
+        {"target_view": "plain"},
+        {"evaluate": "target"},
+        {"last_norm": False},
+        {"local_clustering": "sinkhorn"},
+        {"global_clustering": "equal-size"},
+        {"first_clustering": "all"},
         {"aggregate_target": False},
         {"projector_norm": "batch"},
-        {"target_view": "augmented", "degeneracy_weight": 0.0},
+        {"target_view": "plain", "degeneracy_weight": 0.0},
     ],
 )
 def test_ablations_and_variants_change_the_result(options: dict[str, Any]) -> None:
@@ -183,10 +170,12 @@ def test_batch_norm_in_the_projector_spreads_the_first_representations() -> None
     x = tiny_clients(labels=False).samples.float() / 255
 
     def mean_cosine(norm: str) -> float:
-        method = tiny_method(tiny_config("orchestra", {"method": {"projector_norm": norm, "projection_dim": 64}}))
+        method = tiny_method(
+            tiny_config("orchestra", {"method": {"projector_norm": norm, "projection_dim": 64, "last_norm": False}})
+        )
         assert isinstance(method, Orchestra)
         with torch.no_grad():
-            z = method._represent(build_seeded(method.build_networks, 0), x)
+            z = method._target(build_seeded(method.build_networks, 0), x)
         return float((z @ z.T).mean())
 
     assert mean_cosine("batch") < 0.5
@@ -285,7 +274,7 @@ def test_representations_are_declared_as_such_and_need_consent() -> None:
 
 
 def test_the_idealised_server_clusters_all_representations() -> None:
-    method = make(share="representations", memory_size=5)
+    method = make(share="representations", memory_size=5, global_clustering="equal-size")
     server = with_centroids(method)
     sent = {client: answer(method, client, "train", server).payload.groups for client in (0, 2, 4)}
     points = {client: groups["representations"]["points"] for client, groups in sent.items()}
@@ -298,12 +287,13 @@ def test_the_idealised_server_clusters_all_representations() -> None:
     assert torch.equal(stepped.groups["centroids"]["centroids"], expected.centroids)
 
 
-def test_fewer_global_clusters_are_told_once() -> None:
+def test_fewer_centroids_than_clusters_are_told_once() -> None:
     method = make()
-    before, after = Payload(), Payload(scalars={"num_global_clusters": 3})
-    assert method.round_notes(before, after) == ("3 global clusters instead of 4: no more centroids arrived",)
-    assert method.round_notes(after, after) == ()
-    assert method.round_notes(before, Payload(scalars={"num_global_clusters": 4})) == ()
+    before, after = Payload(), Payload(scalars={"num_centroids": 3})
+    told = ("3 centroids arrived for 4 global clusters, so some clusters have none",)
+    assert method.round_notes(before, after) == told
+    assert method.round_notes(after, Payload(scalars={"num_centroids": 2})) == ()
+    assert method.round_notes(before, Payload(scalars={"num_centroids": 4})) == ()
 
 
 class OneHot(torch.nn.Module):

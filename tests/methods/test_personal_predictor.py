@@ -8,7 +8,7 @@ from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
 from unisono.federation.client_turn import prepare_nets
 from unisono.methods.local_training import LocalTraining
-from unisono.methods.personal_predictor import start_with_own_predictor
+from unisono.methods.personal_predictor import start_across_silos
 from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
 
 CPU = torch.device("cpu")
@@ -21,18 +21,20 @@ def test_the_own_predictor_stays_where_the_encoders_are_far_apart(moved: float, 
     second[0, 0] = 2 * moved
     received = Payload({"encoder": {"a": first, "b": first}, "predictor": {"w": torch.ones(1)}})
     local = Payload({"encoder": {"a": second, "b": first}, "predictor": {"w": torch.zeros(1)}})
-    start = start_with_own_predictor(received, local, 0.4)
+    start = start_across_silos(received, local, 0.4)
     assert float(start.networks.groups["predictor"]["w"]) == float(not own)
     assert start.networks.groups["encoder"] is received.groups["encoder"]
     assert start.metrics == {"divergence": pytest.approx(moved), "personal_predictor": float(own)}
-    assert start_with_own_predictor(received, Payload(), 0.4).networks is received
+    assert start_across_silos(received, Payload(), 0.4).networks is received
 
 
 def test_byol_across_silos_is_fedu() -> None:
-    """The same networks, rule and state: every step gives bit-identical results from the same start."""
-    over = {"method": {"ema": 0.99, "divergence_threshold": 0.0}, "training": {"learning_rate": 0.1, "weight_decay": 1e-4}}
-    silo = {**over, "training": {**over["training"], "schedule": "constant"}, "views": {"preset": "byol"}}
-    byol, fedu = (tiny_method(tiny_config(name, silo)) for name in ("byol", "fedu"))
+    """The same networks, rule and state. FedU's loss is twice BYOL's, so half its rate makes the same steps, bit for bit."""
+    own = {"ema": 0.99, "divergence_threshold": 0.0}
+    common = {"views": {"preset": "byol"}}
+    byol = tiny_method(tiny_config("byol", {"method": own, "training": _rate(0.125, 2**-13), **common}))
+    halved = {"method": {**own, "divergence": "global"}, "training": _rate(0.0625, 2**-12), **common}
+    fedu = tiny_method(tiny_config("fedu", halved))
     assert dict(byol.shares) == dict(fedu.shares)
     server = fedu.init_server(Context(0))
     data = tiny_clients(labels=False).client_data(0, CPU)
@@ -44,9 +46,14 @@ def test_byol_across_silos_is_fedu() -> None:
             nets = prepare_nets(method, CPU)
             update, locals_[number] = method.client_step(nets, method.broadcast(server, ctx), locals_[number], data, ctx)
             answers.append((to_bytes(update.payload), update.metrics))
-        assert answers[0] == answers[1]
+        assert answers[0][0] == answers[1][0]
+        assert answers[1][1] == {**answers[0][1], "loss": 2 * answers[0][1]["loss"]}
         assert to_bytes(locals_[0]) == to_bytes(locals_[1])
     assert answers[0][1]["personal_predictor"] == 1.0
+
+
+def _rate(learning_rate: float, weight_decay: float) -> dict[str, float | str]:
+    return {"learning_rate": learning_rate, "weight_decay": weight_decay, "schedule": "constant"}
 
 
 @pytest.mark.parametrize("name", ["byol", "simsiam"])

@@ -89,6 +89,27 @@ def test_first_act_is_normalisation():
     assert torch.equal(samples[0, :, 0, 0], torch.tensor([5.0, 10.0])), "the caller's samples stay as they are"
 
 
+@pytest.mark.parametrize(("choice", "expected"), [(False, 0.75), ("half", 0.5), (True, 2.0)])
+def test_samples_are_normalised_as_the_config_says(choice, expected):
+    backbone = make_backbone(ModelConfig(backbone=f"{HERE}:Pooled", normalize_input=choice), (3, 4, 4), (0.25,), (0.25,))
+    backbone.trunk = nn.Flatten()
+    assert torch.equal(backbone(torch.full((1, 3, 4, 4), 0.75)), torch.full((1, 48), expected))
+
+
+def test_images_are_squeezed_to_the_size_of_the_network():
+    """Without a crop; what has that size already, as views have, passes as it is."""
+    config = ModelConfig(backbone="resnet18", width=0.125, input_size=12, normalize_input=False)
+    backbone = make_backbone(config, (3, 6, 9), (0.5,), (0.25,))
+    assert backbone(torch.rand(2, 3, 6, 9)).shape == (2, backbone.feature_dim)
+    backbone.trunk = nn.Identity()
+    x = torch.rand(2, 3, 6, 9)
+    torch.testing.assert_close(backbone(x), nn.functional.interpolate(x, size=(12, 12), mode="bilinear"))
+    views = torch.rand(2, 3, 12, 12)
+    assert torch.equal(backbone(views), views)
+    with pytest.raises(UserError, match=r"model\.input_size = 12 is for images"):
+        make_backbone(config, (3, 50), (0.5,), (0.25,))
+
+
 def test_one_mean_for_all_channels():
     backbone = make_backbone(ModelConfig(backbone=f"{HERE}:Pooled"), (3, 4, 4), (0.5,), (0.5,))
     assert backbone(torch.rand(2, 3, 4, 4)).shape == (2, 5)

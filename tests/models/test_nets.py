@@ -127,14 +127,15 @@ def test_copy_weights():
 
 
 def test_ema_by_hand():
-    """0.9 * 10 + 0.1 * 20 = 11, for weights and BatchNorm statistics alike; the count of batches stays."""
+    """0.9 * 10 + 0.1 * 20 = 11 for parameters; BatchNorm statistics and the count of batches stay."""
     target, online = small_net(), small_net()
     for net, value in ((target, 10.0), (online, 20.0)):
         for tensor in state_view(net).values():
             tensor.fill_(value)
     online["backbone"][1].num_batches_tracked.fill_(5)
     update_ema(target, online, 0.9)
-    assert all(torch.allclose(tensor, torch.tensor(11.0)) for tensor in state_view(target).values())
+    for name, tensor in state_view(target).items():
+        assert torch.allclose(tensor, torch.tensor(10.0 if "running" in name else 11.0)), name
     assert all(torch.equal(tensor, torch.full_like(tensor, 20.0)) for tensor in state_view(online).values())
     assert target["backbone"][1].num_batches_tracked == 0
 
@@ -144,7 +145,7 @@ def test_ema_at_its_ends(momentum):
     target, online = small_net(), small_net()
     expected = get_state(target if momentum else online)
     update_ema(target, online, momentum)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in state_view(target).items())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in target.named_parameters())
 
 
 @given(st.floats(0, 1), st.floats(-100, 100), st.floats(-100, 100))
@@ -157,7 +158,7 @@ def test_ema_stays_between_both(momentum, first, second):
 
 
 def test_ema_of_unlike_nets():
-    with pytest.raises(ValueError, match="only one of target and online has the tensor 'bias'"):
+    with pytest.raises(ValueError, match="only one of target and online has the parameter 'bias'"):
         update_ema(nn.Linear(2, 2, bias=False), nn.Linear(2, 2), 0.9)
 
 
@@ -211,12 +212,36 @@ def test_divergence_is_the_mean_distance_of_weight_tensors():
     assert weight_divergence({"bias": torch.ones(2)}, {"bias": torch.zeros(2)}) == 0
 
 
+def test_divergence_counts_convolutions_but_not_those_of_shortcuts():
+    """Seventeen kernels as in a ResNet-18, each at distance 2; the shortcut and the linear layer are much farther apart."""
+    states = []
+    for value in (0.0, 1.0):
+        trunk = {f"stages.{number}.conv.weight": torch.full((1, 1, 2, 2), value) for number in range(17)}
+        other = {
+            "stages.2.shortcut.1.weight": torch.full((4, 4, 1, 1), 9 * value),
+            "head.weight": torch.full((3, 3), 9 * value),
+        }
+        states.append({**trunk, **other})
+    assert weight_divergence(*states) == pytest.approx(2.0)
+
+
 def test_mixed_states():
     first, second = {"w": torch.tensor([1.0, 2])}, {"w": torch.tensor([3.0, 4])}
     torch.testing.assert_close(mix_states(first, second, 0.25)["w"], torch.tensor([2.5, 3.5]))
     assert torch.equal(mix_states(first, second, 1.0)["w"], first["w"])
     assert torch.equal(mix_states(first, second, 0.0)["w"], second["w"])
     assert mix_states({}, {}, 0.5) == {}
+
+
+def test_batch_statistics_are_not_mixed():
+    first = {"w": torch.tensor([1.0]), "norm.running_mean": torch.tensor([1.0]), "norm.running_var": torch.tensor([4.0])}
+    second = {"w": torch.tensor([3.0]), "norm.running_mean": torch.tensor([5.0]), "norm.running_var": torch.tensor([9.0])}
+    mixed = mix_states(first, second, 0.5)
+    assert mixed == {
+        "w": torch.tensor([2.0]),
+        "norm.running_mean": torch.tensor([5.0]),
+        "norm.running_var": torch.tensor([9.0]),
+    }
 
 
 def test_a_variance_below_zero_is_loaded_as_zero():

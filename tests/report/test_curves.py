@@ -38,8 +38,8 @@ def test_every_metric_has_its_chart() -> None:
 
 
 def test_counts_that_never_change_are_facts_and_no_charts() -> None:
-    first = {"cluster.smallest_cluster": 2.0, "smallest_cluster": 2.0, "num_global_clusters": 39.0, "stage": 1, "delta": 0.5}
-    second = {"smallest_cluster": 2.0, "num_global_clusters": 39.0, "stage": 1, "delta": 0.5}
+    first = {"cluster.smallest_cluster": 2.0, "smallest_cluster": 2.0, "num_centroids": 39.0, "stage": 1, "delta": 0.5}
+    second = {"smallest_cluster": 2.0, "num_centroids": 39.0, "stage": 1, "delta": 0.5}
     *charts, same = curve_blocks(rounds(first, second))
     assert [chart["title"] for chart in charts] == ["Communication", "Mixing of clusters"]
     assert same["pairs"] == [

@@ -13,8 +13,9 @@ import torch
 import unisono
 from unisono.core.client_data import ClientData
 from unisono.core.errors import UserError
+from unisono.experiment import Experiment
 from unisono.methods.cfcl import CFCL
-from unisono.runs.callbacks import label_counts, label_variance
+from unisono.runs.callbacks import false_negatives, label_counts, label_variance
 from unisono.runs.export import model_card
 
 RECIPE: dict[str, Any] = {
@@ -37,8 +38,14 @@ def test_label_counts_leave_out_unknown_labels() -> None:
 
 
 def test_label_variance_by_hand() -> None:
-    """Counts 4, 0 have mean 2 and variance 4; equal counts have none."""
-    assert label_variance(torch.tensor([[4, 0], [3, 3]])).tolist() == [4.0, 0.0]
+    """Shares 3/4, 1/4 have mean 1/2 and variance 1/16, whatever the counts; equal shares have none."""
+    assert label_variance(torch.tensor([3, 1])) == label_variance(torch.tensor([300, 100])) == 1 / 16
+    assert label_variance(torch.tensor([3, 3])) == label_variance(torch.tensor([0, 0])) == 0.0
+
+
+def test_false_negatives_by_hand() -> None:
+    assert false_negatives(torch.tensor([0, 1, 2, -1]), torch.tensor([0, 2, 2, -1])) == pytest.approx(2 / 3)
+    assert false_negatives(torch.tensor([-1]), torch.tensor([0])) == 0.0
 
 
 def read(path: Path, name: str) -> list[dict[str, Any]]:
@@ -81,13 +88,53 @@ def test_exchange_makes_labels_more_even(run: unisono.LoadedRun, tmp_path: Path)
     assert all(b < a for a, b in zip(without["label_variance"], with_exchange["label_variance"], strict=True))
 
 
-def test_variance_counts_what_a_device_holds(tmp_path: Path) -> None:
-    """40 samples of two classes each: (20 - 4)^2 twice and 4^2 eight times, over 10 labels."""
+def test_shares_are_those_of_the_points_that_steps_drew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loss was given, looked up in the labels by hand, is what the log has; per client and pull interval."""
+    given: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    step, loss = CFCL.client_step, CFCL.loss
+    place: list[Any] = []
+
+    def watched(self: CFCL, nets: Any, received: Any, local: Any, data: ClientData, ctx: Any) -> Any:
+        place[:] = [ctx, data]
+        return step(self, nets, received, local, data, ctx)
+
+    def watched_loss(self: CFCL, nets: Any, batch: Any, generator: torch.Generator) -> Any:
+        terms = loss(self, nets, batch, generator)
+        ctx, data = place
+        known = {image.numpy().tobytes(): row for row, image in enumerate(data.samples)}
+        both = torch.cat([batch.x, batch.data.batch(batch.negatives[-1])])
+        rows = [known[image.numpy().tobytes()] for image in (255 * both).round().byte()]
+        pairs = list(zip(rows[: len(batch)], rows[len(batch) :], strict=True))
+        given.setdefault((ctx.round // 2, ctx.client_id), []).extend(pairs)
+        return terms
+
+    monkeypatch.setattr(CFCL, "client_step", watched)
+    monkeypatch.setattr(CFCL, "loss", watched_loss)
+    settings = ["method.pull_steps=4", "method.negatives=received", "data.limit=150"]
+    run = unisono.run({**RECIPE, "run": {"directory": str(tmp_path), "name": "drawn"}}, set=settings)
+    labels = Experiment.prepare(run.config).dataset.labels
+    assert labels is not None
+    lines = read(run.path, "exchange")
+    assert [bool(line["links"]) for line in lines] == [True, False, True, False]
+    for line in lines[1::2]:  # the end of an interval of two rounds
+        for client in range(5):
+            pairs = given[line["round"] // 2, client]
+            anchors, negatives = (labels[torch.tensor(rows)] for rows in zip(*pairs, strict=True))
+            assert len(pairs) == 4 * 8
+            assert line["drawn_anchors"][client] == torch.bincount(anchors, minlength=10).tolist()
+            assert line["drawn_negatives"][client] == torch.bincount(negatives, minlength=10).tolist()
+            assert line["false_negatives"][client] == pytest.approx(float((anchors == negatives).double().mean()))
+            for name, drawn in (("_anchors", anchors), ("_negatives", negatives), ("", torch.cat([anchors, negatives]))):
+                shares = torch.bincount(drawn, minlength=10).double() / len(drawn)
+                assert line[f"label_variance{name}"][client] == pytest.approx(float(shares.var(correction=0)))
+
+
+def test_two_classes_have_the_variance_of_two_halves(tmp_path: Path) -> None:
+    """Shares of 1/2 and eight of 0: (2 (1/2 - 1/10)^2 + 8 / 100) / 10 = 0.04, a little more by chance."""
     alone = unisono.run({**RECIPE, "run": {"directory": str(tmp_path), "name": "alone"}}, set=["method.selection=none"])
-    sizes = [entry["samples"] for entry in read(alone.path, "clients")[0]["clients"]]
-    for variance, size in zip(read(alone.path, "exchange")[0]["label_variance"], sizes, strict=True):
-        half, mean = size / 2, size / 10
-        assert variance == pytest.approx((2 * (half - mean) ** 2 + 8 * mean**2) / 10)
+    for line in read(alone.path, "exchange"):
+        assert all(0.04 <= variance < 0.05 for variance in line["label_variance"])
+        assert line["label_variance_negatives"] == line["label_variance_anchors"], "another row of the same batch"
 
 
 def test_no_client_sees_a_label(run: unisono.LoadedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +160,24 @@ def test_interrupted_run_logs_the_same(run: unisono.LoadedRun, tmp_path: Path) -
     assert notes == ["Continuing after round 2 of 4."]
     for name in ("exchange", "metrics"):
         assert read(path, name) == read(run.path, name)
+
+
+@pytest.mark.parametrize("last", [1, 3, 4])
+def test_interrupted_run_with_two_clocks_ends_the_same(tmp_path: Path, last: int) -> None:
+    """A pull every three rounds from the fourth on, an aggregation every two: wherever it stops, it ends with the same bits."""
+    settings = ["method.pull_steps=6", "method.pull_at_start=false", "method.negatives=received", "federation.rounds=6"]
+    logs = {"checkpoint_every": 1, "keep_checkpoints": 6, "directory": str(tmp_path), "name": "whole"}
+    whole = unisono.run({**RECIPE, "run": logs}, set=settings)
+    path = tmp_path / "interrupted"
+    shutil.copytree(whole.path, path)
+    for round in range(last + 1, 7):
+        shutil.rmtree(path / "checkpoints" / f"round-{round:06}")
+    resumed = unisono.resume(path)
+    for name in ("exchange", "metrics"):
+        assert read(path, name) == read(whole.path, name)
+    for name, tensor in whole.server.groups["encoder"].items():
+        assert torch.equal(resumed.server.groups["encoder"][name], tensor)
+    assert [metrics["union_negatives"] for metrics in read(path, "metrics")] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import pytest
 from tests.studies.conftest import SMALL
 from unisono.core.errors import UserError
 from unisono.studies.grid import Cell, make_cells, select
+from unisono.studies.results import Results
 from unisono.studies.study import UNTRAINED, Study, read_study
+from unisono.studies.tables import study_table
 
 
 @pytest.fixture
@@ -81,3 +83,14 @@ def test_select_by_variant_and_setting(study: Study) -> None:
     assert [(cell.variant, cell.setting) for cell in both] == [("SimCLR", "alpha 10"), ("Orchestra", "alpha 10")]
     with pytest.raises(UserError, match=r"--only names 'simclear'.* Did you mean 'simclr'\?"):
         select(cells, study, ["simclear"])
+
+
+def test_a_quoted_row_is_shown_and_not_run(tmp_path: Path) -> None:
+    quoted = '\n[[variant]]\nname = "Quoted"\nquoted = true\n\n[[setting]]\nname = "alpha 0.1"'
+    text = SMALL.replace('\n[[setting]]\nname = "alpha 0.1"', quoted, 1)
+    (tmp_path / "quoted.toml").write_text(text + '"Quoted" = { "alpha 0.1" = 94.3 }\n')
+    study = read_study(tmp_path / "quoted.toml")
+    cells = make_cells(study, tmp_path)
+    assert "Quoted" not in {cell.variant for cell in cells}
+    table = study_table(Results(study, []), "knn")
+    assert ["Quoted", "- [94.3]", ""] in table.rows

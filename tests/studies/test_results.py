@@ -50,6 +50,17 @@ def results(tmp_path: Path) -> Results:
     return make(tmp_path)
 
 
+def test_a_share_of_the_way_is_that_of_the_same_recipe_setting_and_seed(tmp_path: Path) -> None:
+    """Of seed 0 SimCLR has 0.5, 0.6 and Orchestra 0.7, 0.8: half of the way from the mean of their first to the best is 0.7."""
+    metric = "steps to 50% of linear"
+    results = make(tmp_path, STUDY.replace('"rounds to linear 0.65"', f'"{metric}"'))
+    assert results.summary(metric, "Orchestra", "alpha 0.1").values == [10.0]
+    simclr = results.summary(metric, "SimCLR", "alpha 0.1")
+    assert simclr.num_runs == 2
+    assert simclr.values == pytest.approx([15.0]), "seed 1 alone has 0.6, 0.7, and 0.65 in their middle; seed 0 never has 0.7"
+    assert "not reached" not in study_table(results, metric).as_markdown()
+
+
 def test_summaries(results: Results) -> None:
     summary = results.summary("linear", "SimCLR", "alpha 0.1")
     assert summary.mean == pytest.approx(0.65)
@@ -58,6 +69,15 @@ def test_summaries(results: Results) -> None:
     assert results.summary("linear", "SimCLR", "alpha 10") == Summary([], 0)
     reached = results.summary("rounds to linear 0.65", "SimCLR", "alpha 0.1")
     assert (reached.values, reached.num_runs) == ([2.0], 2)
+
+
+def test_standard_errors_where_the_study_asks_for_them(tmp_path: Path) -> None:
+    """The deviation of 0.6 and 0.7 over the root of 2 is 0.05: in the table, its explanation and the page."""
+    found = make(tmp_path, STUDY.replace("[study]", '[study]\nspread = "standard error"', 1))
+    assert found.summary("linear", "SimCLR", "alpha 0.1").spread == pytest.approx(0.05)
+    assert "65.0 ± 5.0" in study_table(found, "linear").as_markdown()
+    assert "Mean ± standard error over seeds" in as_markdown(found)
+    assert "Mean ± standard error over seeds" in study_report(found)
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -158,6 +178,15 @@ def test_figures_and_pages_of_every_plot(tmp_path: Path, plot: str) -> None:
     assert max(row[4] or 0 for row in runs["rows"]) == 80
     assert document["status"] == "failed"
     assert any("it broke" in block.get("text", "") for block in document["sections"][0]["blocks"])
+
+
+def test_curves_over_a_second_axis(tmp_path: Path) -> None:
+    text = STUDY.replace('plot = "line"', 'plot = "curves"\naxis = "steps"')
+    with_second = text.replace('axis = "steps"', 'axis = "steps"\nsecond_axis = "delay"')
+    once, twice = make(tmp_path, text), make(tmp_path, with_second)
+    heights = [float(re.findall(rb'height="([0-9.]+)pt"', draw_study(results)["svg"])[0]) for results in (once, twice)]
+    assert heights[1] == 2 * heights[0], "a row of panels for each axis"
+    assert ["modelled time [s]" in study_report(results, "") for results in (once, twice)] == [False, True]
 
 
 @pytest.mark.parametrize(("plot", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])

@@ -197,3 +197,10 @@ class Encoder(Sound):
 
     def encoder(self, server: Payload) -> nn.Module:
         return super().encoder(server).train()
+
+
+class Projector(Sound):
+    """Has a projector for features of another width."""
+
+    def projector(self, server: Payload) -> nn.Module:
+        return nn.Linear(3, 2).eval()

@@ -34,6 +34,7 @@ SENTENCES = {
     "single_samples": "SingleSamples.loss returned nan for the first batch",
     "resume": "a resumed run ends with another server state",
     "encoder": "encoder returned a module in train mode",
+    "projector": "projector does not take the encoder's features, (5, 4)",
 }
 
 

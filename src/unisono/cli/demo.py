@@ -13,6 +13,8 @@ from unisono.cli.tables import floor_table, make_console
 
 METHODS = ("simclr", "orchestra")
 """Methods that are compared; the recipe ``demo`` has their numbers."""
+CLUSTERING = "orchestra"
+"""The method whose page shows clusters; it comes last."""
 
 
 def demo(
@@ -64,5 +66,6 @@ def demo(
             console.print(f"{method}: {sentence if above else f'warning: {sentence}'}", soft_wrap=True)
     for method, path in paths.items():
         page = path / "report.html"
+        shows = "clusters, and images in each of them" if method == CLUSTERING else "a map of what was learnt"
         # Where the report is switched off, or could not be drawn, there is the run itself.
-        console.print(f"{method}: see {page if page.is_file() else path}", soft_wrap=True)
+        console.print(f"{method}: {shows}: {page if page.is_file() else path}", soft_wrap=True)

@@ -32,6 +32,7 @@ class Evaluated:
         round: how many rounds the state has seen.
         probes: results by name.
         floors: of the same data, by the same probes.
+        note: what the user should know about the scores.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class Evaluated:
     round: int
     probes: Mapping[str, float]
     floors: Mapping[str, Mapping[str, float]]
+    note: str
 
 
 def evaluate(
@@ -48,7 +50,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--probe",
-            help="linear, linear-sgd, knn, labels-10, finetune-1, finetune-10, clusters, kmeans, alignment; repeatable.",
+            help="linear, knn, labels-10, finetune-1, finetune-10, clusters, kmeans, alignment, or the probe of a public code "
+            "such as linear-orchestra; repeatable.",
         ),
     ] = None,
     settings: Annotated[
@@ -106,7 +109,13 @@ def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
     values = evaluator(loaded.server, loaded.round)
     same = {table: content for table, content in tree.items() if table not in BESIDE_THE_RESULT}
     return Evaluated(
-        path, json_format.dumps(same, sort_keys=True), loaded.config.run.seed, loaded.round, values, evaluator.floors()
+        path,
+        json_format.dumps(same, sort_keys=True),
+        loaded.config.run.seed,
+        loaded.round,
+        values,
+        evaluator.floors(),
+        evaluator.space_note(loaded.server),
     )
 
 
@@ -121,6 +130,8 @@ def _print(groups: Collection[Sequence[Evaluated]]) -> None:
     measured = {name for group in groups for name in group[0].probes}
     cells = {name: {p: text for p, text in scores.items() if p in measured} for name, scores in floors.items()}
     console.print(_table(cells | {_label(group): _cells(group) for group in groups}))
+    for note in dict.fromkeys(group[0].note for group in groups if group[0].note):
+        console.print(f"\nnote: {note}", soft_wrap=True)
     for group in groups:
         means = {name: statistics.mean(values) for name, values in _columns(group).items()}
         above, sentence = verdict(means, group[0].floors)

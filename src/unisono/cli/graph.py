@@ -37,7 +37,7 @@ def graph(
     from unisono.core.config import merge
     from unisono.data.datasets import load_dataset
     from unisono.data.graph import make_graph
-    from unisono.data.partition import make_partition
+    from unisono.data.partition import partition_dataset
     from unisono.recipes import build_tree
 
     tree = build_tree(reference or "cfcl", {"clients": clients, "seed": seed}, settings or ())
@@ -46,9 +46,7 @@ def graph(
     # Natural owners decide how many clients there are; otherwise the data is read for the picture alone.
     reads_data = plot is not None or config.partition.scheme == "natural"
     data = load_dataset(config.data) if reads_data else None
-    split = (
-        None if data is None else make_partition(config.partition, data.labels, data.owners, len(data.samples), config.run.seed)
-    )
+    split = None if data is None else partition_dataset(config.partition, data, config.run.seed)
     num_clients = config.partition.num_clients if split is None else split.num_clients
     links = make_graph(config.graph, num_clients, config.run.seed)
     console = make_console()

@@ -46,7 +46,7 @@ def partition(
     from unisono.config import resolve
     from unisono.core.config import merge
     from unisono.data.datasets import load_dataset
-    from unisono.data.partition import make_partition
+    from unisono.data.partition import partition_dataset
     from unisono.data.shift import bin_counts, check_shift
     from unisono.recipes import build_tree
 
@@ -55,7 +55,7 @@ def partition(
     tree = build_tree(reference or "simclr", flags, settings or ())
     config = resolve(tree if scheme is None else merge(tree, {"partition": {"scheme": scheme}}))
     data = load_dataset(config.data)
-    split = make_partition(config.partition, data.labels, data.owners, len(data.samples), config.run.seed)
+    split = partition_dataset(config.partition, data, config.run.seed)
     check_shift(config.shift, data.input_shape)
     turns = bin_counts(config.shift, split, config.run.seed) if config.shift.kind == "rotation" else None
 

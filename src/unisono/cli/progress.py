@@ -109,6 +109,7 @@ def headline(config: Config) -> str:
         split = "clients as the data set has them"
     asked = "all" if cohort.participation is None else f"{cohort.participation:.0%} of"
     asked = asked if cohort.size is None else str(cohort.size)
+    asked += f" of {len(set(cohort.only))}" if cohort.only else ""
     model = ("a fitting network" if config.model.backbone == "auto" else config.model.backbone) + (
         f" x {config.model.width:g}" if config.model.width != 1 else ""
     )

@@ -26,4 +26,4 @@ def read_samples(run: LoadedRun, file: Path) -> tuple[list[str], Tensor]:
             samples = read_npz(content, file, file.stem).samples
         return [f"{file}#{row}" for row in range(len(samples))], samples
     images = list_images([file])
-    return [str(image) for image in images], load_images(images, run.method.info.input_shape)
+    return [str(image) for image in images], load_images(images, run.method.info.input_shape, run.config.data.squeeze)

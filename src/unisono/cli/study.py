@@ -63,7 +63,7 @@ def study(
     from dataclasses import replace
 
     from unisono.core.errors import UserError
-    from unisono.studies.grid import make_cells, select
+    from unisono.studies.grid import check_cells, make_cells, select
     from unisono.studies.results import collect
     from unisono.studies.reuse import find_reusable_runs, is_timed
     from unisono.studies.runner import check_same
@@ -87,8 +87,7 @@ def study(
 
         rehearse_study(chosen, cells, everything, jobs, as_json=json)
         return
-    for cell in cells:
-        cell.config()
+    check_cells(cells, chosen.config.scale)
     if config:
         _print_configs(cells)
         return

@@ -31,7 +31,7 @@ def rehearse_study(study: Study, cells: Sequence[Cell], everything: Sequence[Cel
     console = make_console()
     console.quiet = as_json
     introduce(console, study, list(cells))
-    rehearser = Rehearser()
+    rehearser = Rehearser(scale=study.config.scale)
     num_cells = len({(cell.variant, cell.setting) for cell in cells})
     found: list[CellRehearsal] = []
     for result in rehearser.rehearse_all(cells, everything):

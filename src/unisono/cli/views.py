@@ -54,7 +54,7 @@ def views(
     tree = build_tree(reference or "simclr", {"method": method, "dataset": dataset, "seed": seed}, settings or ())
     config = resolve(tree if preset is None else merge(tree, {"views": {"preset": preset}}))
     data = load_dataset(config.data)
-    made = make_views(config.views, data.input_shape)
+    made = make_views(config.views, data.input_shape, config.model.input_size)
     generator = torch.Generator().manual_seed(config.run.seed)
     rows = torch.randperm(len(data.samples), generator=generator)[:samples]
     title = f"{data.name}, views {Path(config.views.preset).name}"

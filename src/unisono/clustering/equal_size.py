@@ -16,11 +16,16 @@ from unisono.clustering.sinkhorn import REGULARIZATION, sinkhorn
 
 
 @dataclass(frozen=True)
-class EqualSizeClusters:
+class Clusters:
     """Centroids of unit norm, shape (num_clusters, dim), and the cluster of every point, shape (num_points,)."""
 
     centroids: Tensor
     assignment: Tensor
+
+    def of_size(self, least: int) -> tuple[Tensor, Tensor]:
+        """Return the centroids and the sizes of the clusters with at least this many points."""
+        sizes = self.assignment.bincount(minlength=len(self.centroids))
+        return self.centroids[sizes >= least], sizes[sizes >= least]
 
 
 def equal_size_clustering(
@@ -30,7 +35,7 @@ def equal_size_clustering(
     initial: Tensor | None = None,
     regularization: float = REGULARIZATION,
     max_iterations: int = 20,
-) -> EqualSizeClusters:
+) -> Clusters:
     """Alternate equal-size assignment and normalised means until assignments stop changing.
 
     Args:
@@ -51,7 +56,7 @@ def equal_size_clustering(
         if torch.equal(assignment, previous):
             break
         centroids = mean_directions(points, assignment, num_clusters)
-    return EqualSizeClusters(centroids, assignment)
+    return Clusters(centroids, assignment)
 
 
 def equal_size_assignment(affinity: Tensor) -> Tensor:
@@ -110,7 +115,7 @@ def spread_points(points: Tensor, num_clusters: int, generator: torch.Generator)
     return points[chosen].clone()
 
 
-def mixing(points: Tensor, clusters: EqualSizeClusters) -> float:
+def mixing(points: Tensor, clusters: Clusters) -> float:
     """Return the inter-cluster mixing delta (Orchestra, Definition 3.1): the highest similarity of a centroid to others.
 
     With one cluster there are no others, and delta is -1, the lowest similarity that there is.

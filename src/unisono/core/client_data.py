@@ -18,12 +18,15 @@ class ClientData:
         indices: the rows that belong to this client, shape (len(self),).
         labels: this client's visible labels, shape (len(self),), -1 where hidden; None where the method may see none.
         device: where batches go.
+        num_clustered_rows: rows of ``samples`` from this one on are for losses of single samples only, never for losses of
+            clusters (the unlabelled part of a data set); None where there are no such rows.
     """
 
     samples: Tensor
     indices: Tensor
     labels: Tensor | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    num_clustered_rows: int | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -36,6 +39,18 @@ class ClientData:
         """
         labels = None if self.labels is None else self.labels[positions]
         return replace(self, indices=self.indices[positions], labels=labels)
+
+    @property
+    def clustered(self) -> ClientData:
+        """The same client without the samples that are for the instance loss only."""
+        return self if self.num_clustered_rows is None else self.subset(~self.instance_only)
+
+    @property
+    def instance_only(self) -> Tensor:
+        """Mask of the samples that are for the instance loss only, shape (len(self),)."""
+        if self.num_clustered_rows is None:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return self.indices >= self.num_clustered_rows
 
     def batch(self, positions: Tensor) -> Tensor:
         """Return the samples at these positions, on the device, as floats: images in [0, 1], series as they are.

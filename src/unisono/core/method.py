@@ -14,7 +14,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError
-from unisono.core.payload import Aggregate, Payload, Share, Update
+from unisono.core.payload import Aggregate, Payload, Share, Tensors, Update
 from unisono.core.registry import Registry
 
 S = TypeVar("S", bound=Section)
@@ -107,6 +107,8 @@ class Method(ABC, Generic[C]):
     """Defaults that this method sets in other config tables, such as ``{"views": {"preset": "byol"}}``."""
     needs_labels: bool = False
     """True if ``client_step`` needs the clients' (visible) labels; a method may decide it by its config."""
+    exchange_phases: ClassVar[tuple[str, ...]] = ()
+    """The phases that training without exchange of data would not have; their time is logged apart."""
     name: ClassVar[str] = "method"
     """The name that it is registered under, else that of its class; messages use it."""
 
@@ -211,6 +213,17 @@ class Method(ABC, Generic[C]):
         """Return warnings to show and record before the run, from the clients' numbers of samples."""
         return ()
 
+    @classmethod
+    def study_problem(cls, config: Section, clients_per_round: int, scale: str) -> str | None:
+        """Return why a study should not run this, such as too few clients for what it tests; None if it may.
+
+        Args:
+            config: the method's own table.
+            clients_per_round: that a round asks.
+            scale: paper, where numbers are the paper's, or small, where they are ours.
+        """
+        return None
+
     def round_notes(self, before: Payload, after: Payload) -> Sequence[str]:
         """Return messages about a finished round, from the server states before and after it."""
         return ()
@@ -224,12 +237,32 @@ class Method(ABC, Generic[C]):
         """
         return None
 
+    def projector(self, server: Payload) -> nn.Module | None:
+        """Return the module from the encoder's features to the space of the loss, in eval mode; None where there is none.
+
+        Enables the probe alignment on its outputs; without it the probe looks at the encoder's features.
+        """
+        return None
+
     def client_graph(self, seed: int) -> ClientGraph | None:
         """Return which clients send each other data; needs ``consent.share_data``.
 
         Enables encryption between them and ``exchange.jsonl``.
         """
         return None
+
+    def exchange_ledger(self, server: Payload) -> Tensors:
+        """Return what a round moved over each link: ``senders``, ``receivers``, ``pushed``, ``pulled`` and ``bytes``."""
+        return {}
+
+    def drawn_rows(self, local: Payload, round: int) -> Tensors:
+        """Return the rows that a client's steps drew since the last exchange: ``anchors``, ``negatives``. Simulations only.
+
+        Args:
+            local: the client's state, which never leaves it.
+            round: the round that has ended; nothing where the client did not train in it.
+        """
+        return {}
 
     def release_guarantee(self) -> Guarantee | None:
         """Return the privacy guarantee of the statistics that clients release."""

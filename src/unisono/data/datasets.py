@@ -35,6 +35,14 @@ class Dataset:
         owners: int64 of shape (num_samples,), positions in ``owner_names``: the natural client of each training sample (a
             folder, a subject); None where there is none.
         owner_names: the names behind the owners.
+        finetune_samples: labelled samples of the training part that are kept out of training, for probes that fine-tune; None
+            where there are none.
+        finetune_labels: like ``labels``.
+        num_unlabelled: so many of the training samples, the last ones, are the unlabelled part: every partition deals them
+            IID, probes do not see them, and cc, mcc and fedmcc take them in their instance loss only.
+        superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
+        probe_samples: samples with labels that no client holds, for probes to learn from; None where there are none.
+        probe_labels: theirs.
     """
 
     name: str
@@ -45,6 +53,12 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
+    superclasses: tuple[int, ...] = ()
+    num_unlabelled: int = 0
+    finetune_samples: Tensor | None = None
+    finetune_labels: Tensor | None = None
+    probe_samples: Tensor | None = None
+    probe_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -56,6 +70,13 @@ class Dataset:
                 f"Training and test samples of the data set {self.name} must be alike, got {self.samples.dtype} of shape "
                 f"{tuple(self.samples.shape[1:])} and {self.test_samples.dtype} of shape {tuple(self.test_samples.shape[1:])}."
             )
+        if self.superclasses and len(self.superclasses) != len(self.class_names):
+            raise UserError(
+                f"The data set {self.name} must name a superclass for each of its {len(self.class_names)} classes, "
+                f"got {len(self.superclasses)}."
+            )
+        if not 0 <= self.num_unlabelled < len(self.samples):
+            raise UserError(f"The data set {self.name} has {len(self.samples)} samples and {self.num_unlabelled} unlabelled.")
         self._check_numbers("labels", self.labels, len(self.samples), -1, len(self.class_names))
         self._check_numbers("test_labels", self.test_labels, len(self.test_samples), -1, len(self.class_names))
         self._check_numbers("owners", self.owners, len(self.samples), 0, len(self.owner_names))
@@ -69,6 +90,16 @@ class Dataset:
     def num_classes(self) -> int | None:
         """Number of classes, None without labels."""
         return None if self.labels is None else len(self.class_names)
+
+    @property
+    def num_clustered(self) -> int:
+        """Number of training samples without the unlabelled part."""
+        return len(self.samples) - self.num_unlabelled
+
+    @property
+    def num_clustered_rows(self) -> int | None:
+        """The same for ``ClientData``: None where there is no unlabelled part."""
+        return self.num_clustered if self.num_unlabelled else None
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -117,14 +148,45 @@ class DataConfig(Section):
         None, description="folder or file that holds the data (hub: also a repository); UNISONO_DATA is searched next"
     )
     image_size: int | None = Field(None, gt=0, description="centre-crop images to a square and resize it to this edge")
+    squeeze: bool = Field(False, description="resize to image_size without the crop, so that nothing is cut away")
     channels: Literal[1, 3] | None = Field(None, description="turn images grey (1) or RGB (3); folder: RGB unless said")
-    limit: int | None = Field(None, gt=0, description="keep this many training samples, balanced over classes and owners")
-    test_limit: int | None = Field(None, gt=0, description="keep this many test samples, balanced over classes")
-    test_fraction: float = Field(0.2, ge=0, lt=1, description="part held out for tests where the source has no test part")
+    limit: int | None = Field(
+        None,
+        gt=0,
+        description="keep this many training samples, balanced over classes and owners, and the same share of unlabelled ones",
+    )
+    part: Literal["train", "train+test"] = Field(
+        "train", description="train on the training part and test on the test part, or train on both and hold nothing out"
+    )
+    test_limit: int | None = Field(
+        None, ge=0, description="keep this many test samples, balanced over classes; 0 leaves the test part out"
+    )
+    test_fraction: float = Field(
+        0.2, ge=0, lt=1, description="part held out for tests where the source has no test part; 0 holds nothing out"
+    )
+    probe_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="part of the training samples that no client gets and that probes learn from; 0: from clients' samples",
+    )
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
-    unlabelled: bool = Field(False, description="stl10: add the 100,000 unlabelled images to the training samples")
+    held_out_labels: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training part that is kept out of training; probes fine-tune with it and its labels",
+    )
+    held_out_order: Literal["file", "balanced"] = Field(
+        "file", description="held_out_labels takes the first samples of the training part, or the first of every class"
+    )
+    unlabelled: bool = Field(
+        False,
+        description="stl10: train on the 100,000 unlabelled images too, dealt IID; cc, mcc and fedmcc take them in the "
+        "instance loss only",
+    )
     window: int = Field(100, gt=0, description="watch: length of a window, at 50 Hz")
     stride: int = Field(50, gt=0, description="watch: distance from one window to the next")
     subset: str | None = Field(None, description="hub: configuration of the repository, where it has several")
@@ -149,11 +211,29 @@ def load_dataset(config: DataConfig, loader: Callable[[DataConfig], Dataset] | N
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
     dataset = _limit(dataset, config)
+    if config.held_out_labels > 0:
+        dataset = _hold_out_labels(dataset, config)
+    if config.part == "train+test":
+        dataset = _join_parts(dataset)
+    if config.probe_fraction > 0:
+        dataset = _hold_out_for_probes(dataset, config.probe_fraction)
     if config.image_size is None and config.channels is None:
         return dataset
     if dataset.samples.ndim != 4:
         raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
-    return replace(dataset, samples=convert(dataset.samples, config), test_samples=convert(dataset.test_samples, config))
+    return with_samples(dataset, lambda samples: convert(samples, config))
+
+
+def with_samples(dataset: Dataset, change: Callable[[Tensor], Tensor]) -> Dataset:
+    """Return the data set with each of its parts changed."""
+    finetune, probe = dataset.finetune_samples, dataset.probe_samples
+    return replace(
+        dataset,
+        samples=change(dataset.samples),
+        test_samples=change(dataset.test_samples),
+        finetune_samples=None if finetune is None else change(finetune),
+        probe_samples=None if probe is None else change(probe),
+    )
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
@@ -171,21 +251,87 @@ def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
     )
 
 
+def _hold_out_labels(dataset: Dataset, config: DataConfig) -> Dataset:
+    """Return the data set with a share of its training samples kept for fine-tuning."""
+    if dataset.labels is None:
+        raise UserError(
+            f"data.held_out_labels = {config.held_out_labels:g} needs labels, and {dataset.name} has none: set it to 0."
+        )
+    number = dataset.num_clustered
+    count = round(config.held_out_labels * number)
+    if count == 0:
+        raise UserError(f"data.held_out_labels = {config.held_out_labels:g} of {number} samples is not even one: raise it.")
+    kept = torch.arange(count) if config.held_out_order == "file" else _kept(count, dataset.labels[:number], None, number)
+    trained = torch.ones(len(dataset.samples), dtype=torch.bool)
+    trained[kept] = False
+    return replace(
+        dataset,
+        samples=dataset.samples[trained],
+        labels=dataset.labels[trained],
+        owners=None if dataset.owners is None else dataset.owners[trained],
+        finetune_samples=dataset.samples[kept],
+        finetune_labels=dataset.labels[kept],
+    )
+
+
+def _join_parts(dataset: Dataset) -> Dataset:
+    """Return the data set with its test samples behind the training samples, and no test part."""
+    if len(dataset.test_samples) == 0:
+        return dataset
+    if dataset.owners is not None:
+        raise UserError(
+            f'data.part = "train+test" needs test samples without owners, but training samples of {dataset.name} have owners '
+            'and test samples have none: set data.part = "train".'
+        )
+    number = dataset.num_clustered
+    samples = torch.cat((dataset.samples[:number], dataset.test_samples, dataset.samples[number:]))
+    labels: Tensor | None = None
+    if dataset.labels is not None or dataset.test_labels is not None:
+        unknown = [torch.full((len(part),), -1) for part in (dataset.samples, dataset.test_samples)]
+        known = [dataset.labels, dataset.test_labels]
+        train, test = (none if some is None else some for some, none in zip(known, unknown, strict=True))
+        labels = torch.cat((train[:number], test, train[number:]))
+    return replace(dataset, samples=samples, labels=labels, test_samples=samples[:0], test_labels=None)
+
+
+def _hold_out_for_probes(dataset: Dataset, fraction: float) -> Dataset:
+    """Return the data set with this fraction of its training samples, in proportion from every class, kept for probes."""
+    if dataset.labels is None:
+        raise UserError(f"data.probe_fraction needs labels, and the data set {dataset.name} has none: set it to 0.")
+    if dataset.num_unlabelled:
+        raise UserError("data.probe_fraction is for data without an unlabelled part: set data.unlabelled = false.")
+    kept = hold_out_test(replace(dataset, test_samples=dataset.samples[:0], test_labels=dataset.labels[:0]), fraction)
+    if len(kept.test_samples) == 0:
+        raise UserError(f"data.probe_fraction = {fraction:g} holds out none of {len(dataset.samples)} samples: raise it.")
+    return replace(
+        kept,
+        test_samples=dataset.test_samples,
+        test_labels=dataset.test_labels,
+        probe_samples=kept.test_samples,
+        probe_labels=kept.test_labels,
+    )
+
+
 def convert(samples: Tensor, config: DataConfig) -> Tensor:
     """Return images with the channels and in the size that the config asks for."""
     if config.channels is not None:
         samples = with_channels(samples, config.channels)
-    return samples if config.image_size is None else resize(samples, config.image_size)
+    return samples if config.image_size is None else resize(samples, config.image_size, config.squeeze)
 
 
 def _limit(dataset: Dataset, config: DataConfig) -> Dataset:
-    if config.limit is not None and config.limit < len(dataset.samples):
-        kept = _kept(config.limit, dataset.labels, dataset.owners, len(dataset.samples))
+    number = dataset.num_clustered
+    if config.limit is not None and config.limit < number:
+        labels, owners = (None if values is None else values[:number] for values in (dataset.labels, dataset.owners))
+        kept = _kept(config.limit, labels, owners, number)
+        unlabelled = round(dataset.num_unlabelled * config.limit / number)
+        kept = torch.cat((kept, torch.arange(number, number + unlabelled)))
         dataset = replace(
             dataset,
             samples=dataset.samples[kept],
             labels=None if dataset.labels is None else dataset.labels[kept],
             owners=None if dataset.owners is None else dataset.owners[kept],
+            num_unlabelled=unlabelled,
         )
     if config.test_limit is not None and config.test_limit < len(dataset.test_samples):
         kept = _kept(config.test_limit, dataset.test_labels, None, len(dataset.test_samples))

@@ -132,40 +132,47 @@ class ImageAugmentation:
     Args:
         first: what to do, and how often, to make first views.
         second: likewise for second views; the border is that of first views.
+        edge: height and width of views, so that a crop is enlarged from the sample as it is; those of the sample where None.
     """
 
     first: ImageSettings
     second: ImageSettings
+    edge: int | None = None
 
     @torch.no_grad()
     def __call__(self, x: Tensor, num_first: int, generator: torch.Generator) -> Tensor:
-        """Return views with values in [0, 1], shape of x.
+        """Return views with values in [0, 1], of the shape of x or of the edge that was asked for.
 
         Args:
             x: images with values in [0, 1], shape (batch, channels, height, width).
             num_first: this many samples become first views, the rest second views.
             generator: on the device of x.
         """
-        if self.first == self.second == ImageSettings():
+        size = self._size(x)
+        if self.first == self.second == ImageSettings() and size == x.shape[2:]:
             return x.clone()
         draws = self._draw(x, num_first, generator)
-        views = torch.empty_like(x)
-        chunk = len(x) if x.is_cuda else max(1, CHUNK_ELEMENTS // math.prod(x.shape[1:]))
+        views = x.new_empty(*x.shape[:2], *size)
+        chunk = len(x) if x.is_cuda else max(1, CHUNK_ELEMENTS // math.prod(views.shape[1:]))
         for start in range(0, len(x), chunk):
             rows = slice(start, start + chunk)
             _render(x[rows], draws.rows(rows), self.first.border, views[rows])
         return views
 
+    def _size(self, x: Tensor) -> tuple[int, int]:
+        """Return height and width of views."""
+        return (x.shape[2], x.shape[3]) if self.edge is None else (self.edge, self.edge)
+
     def _draw(self, x: Tensor, num_first: int, generator: torch.Generator) -> _Draws:
-        size, both = (x.shape[2], x.shape[3]), (self.first, self.second)
+        stored, size, both = (x.shape[2], x.shape[3]), self._size(x), (self.first, self.second)
         numbers = self._numbers(x, num_first)
         uniform = torch.rand(len(x), 14, generator=generator, device=x.device, dtype=x.dtype)
         ranged = torch.addcmul(numbers.low, uniform[:, :9], numbers.span)
         flipped, jittered, grey, blurred, solarised = (uniform[:, 9:] < numbers.chances).unbind(dim=1)
         moves = any(settings.moves for settings in both)
-        resamples = moves or any(settings.resamples for settings in both)
+        resamples = moves or size != stored or any(settings.resamples for settings in both)
         crops = any(settings.crops for settings in both)
-        box = None if not resamples else _crops(ranged[:, :4], numbers, size) if crops else _whole(x)
+        box = None if not resamples else _crops(ranged[:, :4], numbers, stored) if crops else _whole(x)
         blurs = any(settings.blur for settings in both)
         recolours = any(settings.jitter or settings.grey for settings in both)
         draws = _Draws(
@@ -180,19 +187,19 @@ class ImageAugmentation:
         uniform = torch.rand(len(x), 12, generator=generator, device=x.device, dtype=x.dtype)
         ranged = torch.addcmul(numbers.more_low, uniform[:, :11], numbers.more_span)
         return draws._replace(
-            maps=affine_maps(*box, flipped, ranged[:, :5], size) if box and moves else None,
+            maps=affine_maps(*box, flipped, ranged[:, :5], stored) if box and moves else None,
             strokes=ranged[:, 5] if strokes else None,
-            noise=_noise(x, ranged[:, 6], generator) if noise else None,
+            noise=_noise(x.new_empty(*x.shape[:2], *size), ranged[:, 6], generator) if noise else None,
             erased=_erased(ranged[:, 7:], uniform[:, 11:] < numbers.erase, size) if erases else None,
         )
 
     def _numbers(self, x: Tensor, num_first: int) -> _Numbers:
         """Return the settings as tensors, a row for all samples or, where the two views differ, one for each."""
-        size = (x.shape[2], x.shape[3])
-        first = _numbers(self.first, size, x.device, x.dtype)
+        sizes = (x.shape[2], x.shape[3]), self._size(x)
+        first = _numbers(self.first, *sizes, x.device, x.dtype)
         if self.first == self.second or num_first == len(x):
             return first
-        second = _numbers(self.second, size, x.device, x.dtype)
+        second = _numbers(self.second, *sizes, x.device, x.dtype)
         if num_first == 0:
             return second
         pairs = zip(first, second, strict=True)
@@ -235,14 +242,15 @@ def _erased(draws: Tensor, chosen: Tensor, size: tuple[int, int]) -> Tensor:
 
 def _render(x: Tensor, draws: _Draws, border: Border, views: Tensor) -> None:
     """Write the views of x into ``views``."""
-    blur = None if draws.blur_weights is None else blur_matrices(draws.blur_weights, (x.shape[2], x.shape[3]))
+    size = (views.shape[2], views.shape[3])
+    blur = None if draws.blur_weights is None else blur_matrices(draws.blur_weights, size)
     if draws.maps is not None:
-        x = resample(x, draws.maps, border)
+        x = resample(x, draws.maps, border, size)
     elif draws.positions is not None:
-        matrices = interpolation_matrices(draws.positions)
+        matrices = interpolation_matrices(draws.positions, max(x.shape[2:]))
         if blur is not None and draws.strokes is None:
             matrices, blur = torch.matmul(blur, matrices), None
-        x = apply_matrices(x, matrices)
+        x = apply_matrices(x, matrices, size)
     if draws.strokes is not None:
         x = change_strokes(x, draws.strokes)
     if blur is not None:
@@ -278,16 +286,18 @@ class _Numbers(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _numbers(settings: ImageSettings, size: tuple[int, int], device: torch.device, dtype: torch.dtype) -> _Numbers:
+def _numbers(
+    settings: ImageSettings, stored: tuple[int, int], size: tuple[int, int], device: torch.device, dtype: torch.dtype
+) -> _Numbers:
     s = settings
     factors = [(max(0.0, 1 - strength), 1 + strength) for strength in (s.brightness, s.contrast, s.saturation)]
-    ranges = [*_box_ranges(s.crop_scale, s.crop_ratio, size), *factors, _around(2 * math.pi * s.hue), s.blur_sigma]
+    ranges = [*_box_ranges(s.crop_scale, s.crop_ratio, stored), *factors, _around(2 * math.pi * s.hue), s.blur_sigma]
     moves = [_around(math.radians(s.rotation)), _around(s.shear), s.zoom, _around(s.translation), _around(s.translation)]
     level = (0.5 - s.stroke, 0.5 + s.stroke)
     more = [*moves, level, (0.0, s.noise), *_box_ranges(s.erase_scale, ERASE_RATIO, size)]
     low, high = torch.tensor(ranges, dtype=torch.float64).unbind(dim=1)
     more_low, more_high = torch.tensor(more, dtype=torch.float64).unbind(dim=1)
-    rows: list[tuple[float, ...]] = [(s.flip, s.jitter, s.grey, s.blur, s.solarise), size, (1, 1, 1, 0), (1, 1, 0, 1)]
+    rows: list[tuple[float, ...]] = [(s.flip, s.jitter, s.grey, s.blur, s.solarise), stored, (1, 1, 1, 0), (1, 1, 0, 1)]
     chances, whole, unchanged, without_saturation = (torch.tensor(row, dtype=torch.float64) for row in rows)
     crops, erase = torch.tensor([s.crops]), torch.tensor([s.erase], dtype=torch.float64)
     numbers = _Numbers(

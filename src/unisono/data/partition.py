@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.registry import Registry
+from unisono.data.datasets import Dataset
 
 Integers = NDArray[np.int64]
 
@@ -24,14 +25,19 @@ class PartitionConfig(Section):
 
     scheme: str = Field(
         "dirichlet",
-        description="iid, dirichlet, dirichlet-prior, classes-per-client, whole-classes, quantity-skew or natural",
+        description="iid, dirichlet, dirichlet-prior, pachinko, classes-per-client, whole-classes, quantity-skew or natural",
     )
     num_clients: int = Field(50, ge=1, description="number of clients; ignored by natural, where the owners decide")
     alpha: float = Field(
-        0.1, gt=0, description="concentration of dirichlet and dirichlet-prior; small means few classes per client"
+        0.1,
+        gt=0,
+        description="concentration of dirichlet, dirichlet-prior and, over superclasses, pachinko; small means few classes",
     )
+    fine_alpha: float = Field(10.0, gt=0, description="concentration of pachinko over the classes of a superclass")
     classes_per_client: int = Field(2, ge=1, description="classes that each client holds under classes-per-client")
     sigma: float = Field(1.0, ge=0, description="log-normal spread of the sizes under quantity-skew; 0 means equal sizes")
+    stratified: bool = Field(False, description="iid: every client gets the same number of each class, within one sample")
+    seed: int | None = Field(None, ge=0, description="draws the split, so that runs of several seeds share it; unset: run.seed")
     min_samples: int = Field(1, ge=1, description="least number of samples per client; natural only reports clients below it")
 
 
@@ -43,11 +49,13 @@ class Samples:
         num_samples: size of the data set.
         labels: shape (num_samples,), None where there are none.
         owners: who brought each sample, shape (num_samples,), None where nobody did.
+        superclasses: the superclass of each label, by its number; empty where there are none.
     """
 
     num_samples: int
     labels: Integers | None = None
     owners: Integers | None = None
+    superclasses: tuple[int, ...] = ()
 
     def classes(self, scheme: str) -> Integers:
         """Return the labels as numbers 0, 1, ... without gaps, shape (num_samples,); raise a UserError if one is missing."""
@@ -110,8 +118,30 @@ def mean_number_held(counts: Tensor, least_share: float = 0.0) -> float:
     return float(((counts > 0) & (shares >= least_share)).sum(dim=1).double().mean())
 
 
+def partition_dataset(config: PartitionConfig, dataset: Dataset, seed: int) -> Partition:
+    """Return the split of a data set's training samples that config and seed decide.
+
+    The scheme deals the samples without the unlabelled part, which is dealt in near-equal random parts under every scheme.
+    """
+    number = dataset.num_clustered
+    labels, owners = (None if values is None else values[:number] for values in (dataset.labels, dataset.owners))
+    found = make_partition(config, labels, owners, number, seed, superclasses=dataset.superclasses)
+    if dataset.num_unlabelled == 0:
+        return found
+    order = Context(seed).numpy_rng("partition-unlabelled").permutation(dataset.num_unlabelled) + number
+    parts = np.split(order, np.cumsum(even_sizes(len(order), found.num_clients))[:-1])
+    joined = [torch.cat((rows, torch.from_numpy(np.sort(part)))) for rows, part in zip(found.indices, parts, strict=True)]
+    return replace(found, indices=tuple(joined))
+
+
 def make_partition(
-    config: PartitionConfig, labels: Tensor | None, owners: Tensor | None, num_samples: int, seed: int
+    config: PartitionConfig,
+    labels: Tensor | None,
+    owners: Tensor | None,
+    num_samples: int,
+    seed: int,
+    *,
+    superclasses: tuple[int, ...] = (),
 ) -> Partition:
     """Return the split that config, labels and seed decide.
 
@@ -120,7 +150,8 @@ def make_partition(
         labels: shape (num_samples,), None where there are none.
         owners: who brought each sample, shape (num_samples,), None where nobody did.
         num_samples: size of the data set.
-        seed: the run's seed.
+        seed: the run's seed; the table's own comes first.
+        superclasses: the superclass of each label, by its number; empty where there are none.
     """
     partitioner = partitioners[config.scheme]
     owners_decide = config.scheme == "natural"
@@ -129,8 +160,9 @@ def make_partition(
             f"partition.num_clients must be <= {num_samples // config.min_samples} for {num_samples} samples "
             f"(at least {config.min_samples} per client), got {config.num_clients}."
         )
-    samples = Samples(num_samples, _numbers(labels), _numbers(owners))
-    client_of = partitioner(config, samples, Context(seed).numpy_rng("partition"))
+    samples = Samples(num_samples, _numbers(labels), _numbers(owners), superclasses)
+    own_seed = seed if config.seed is None else config.seed
+    client_of = partitioner(config, samples, Context(own_seed).numpy_rng("partition"))
     if client_of.shape != (num_samples,) or (client_of < 0).any():
         raise ValueError(f"partitioner {config.scheme!r} must name a client >= 0 for each of {num_samples} samples")
     sizes = np.bincount(client_of, minlength=0 if owners_decide else config.num_clients)

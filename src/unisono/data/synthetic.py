@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from unisono.core.errors import MissingDataError
-from unisono.data.datasets import DataConfig, Dataset, convert, hold_out_test, load_dataset
+from unisono.core.errors import MissingDataError, UserError
+from unisono.data.datasets import DataConfig, Dataset, convert, hold_out_test, load_dataset, with_samples
 from unisono.data.sources.statistics import Statistics, channel_statistics
 
 LARGEST = 1 << 30
@@ -33,6 +33,7 @@ class Facts:
         shape: of one sample.
         num_classes: number of classes.
         num_unlabelled: samples without a label, behind the training samples where ``data.unlabelled`` asks for them.
+        num_superclasses: superclasses of equally many classes each; 0 where there are none.
     """
 
     num_train: int
@@ -40,11 +41,13 @@ class Facts:
     shape: tuple[int, ...]
     num_classes: int
     num_unlabelled: int = 0
+    num_superclasses: int = 0
 
 
 FACTS = {
     "cifar10": Facts(50_000, 10_000, (3, 32, 32), 10),
-    "cifar100": Facts(50_000, 10_000, (3, 32, 32), 100),
+    "cifar100": Facts(50_000, 10_000, (3, 32, 32), 100, num_superclasses=20),
+    "cifar20": Facts(50_000, 10_000, (3, 32, 32), 20),
     "mnist": Facts(60_000, 10_000, (1, 28, 28), 10),
     "fashion-mnist": Facts(60_000, 10_000, (1, 28, 28), 10),
     "stl10": Facts(5_000, 8_000, (3, 96, 96), 10, num_unlabelled=100_000),
@@ -83,10 +86,9 @@ def load_or_imitate(config: DataConfig) -> Dataset:
         return _with_noise(dataset, config, shape)
     if config.image_size is None and config.channels is None:
         return dataset
-    converted = math.prod(_converted(shape, config)) * (len(dataset.samples) + len(dataset.test_samples))
-    if converted * dataset.samples.element_size() > LARGEST:
+    if math.prod(_converted(shape, config)) * (len(dataset.samples) + len(dataset.test_samples)) > LARGEST:
         return _with_noise(dataset, config, shape)
-    return load_dataset(config, lambda _: dataset)
+    return with_samples(dataset, lambda samples: convert(samples, config))
 
 
 def _rows_of(facts: Facts) -> Callable[[DataConfig], Dataset]:
@@ -109,6 +111,10 @@ def _rows_of(facts: Facts) -> Callable[[DataConfig], Dataset]:
             tuple(f"class {number}" for number in range(facts.num_classes)) if has_labels else (),
             _even(num_samples, NUM_OWNERS, generator) if "clients" in levels else None,
             tuple(f"client {number}" for number in range(NUM_OWNERS)) if "clients" in levels else (),
+            tuple(number * facts.num_superclasses // facts.num_classes for number in range(facts.num_classes))
+            if facts.num_superclasses
+            else (),
+            num_unlabelled,
         )
         return hold_out_test(dataset, config.test_fraction) if facts.num_test is None else dataset
 
@@ -123,15 +129,17 @@ def _even(number: int, num_values: int, generator: torch.Generator) -> Tensor:
 def _with_noise(dataset: Dataset, config: DataConfig, shape: tuple[int, ...]) -> Dataset:
     """Return the same rows with noise in the shape that the config asks for."""
     shape = _converted(shape, config)
-    num_samples, num_test = len(dataset.samples), len(dataset.test_samples)
-    noise = _noise(num_samples + num_test, shape, dataset.samples.dtype)
-    changed = replace(dataset, samples=noise[:num_samples], test_samples=noise[num_samples:])
-    return SyntheticDataset(**vars(changed))
+    changed = with_samples(dataset, lambda samples: _noise(len(samples), shape, samples.dtype))
+    return SyntheticDataset(**{field.name: getattr(changed, field.name) for field in fields(changed)})
 
 
 def _converted(shape: tuple[int, ...], config: DataConfig) -> tuple[int, ...]:
-    """Return the shape of a sample after conversion."""
+    """Return the shape of a sample after conversion; raise a UserError if it is no image and one is asked for."""
     if len(shape) != 3:
+        if config.image_size is not None or config.channels is not None:
+            raise UserError(
+                f"data.image_size and data.channels are for images, but the data set {config.dataset} holds series."
+            )
         return shape
     return tuple(convert(torch.zeros(1, *shape, dtype=torch.uint8), config).shape[1:])
 

@@ -3,7 +3,8 @@
 Presets, each number of which the table can override. By kind of data, for images only:
 
 - ``digits``: rotation by up to 30 degrees, shear, zoom, translation and stroke thickness; no flip, no colours.
-- ``clothing``: crops and flips.
+- ``clothing``: crops, flips, brightness, contrast and blur, and some second views solarised. Crops and flips alone let an
+  encoder compare brightness: SimCLR then stays below raw pixels.
 - ``photos``: crop, flip, colours, grey and blur in both views, as in MoCo v2 (Chen et al. 2020b).
 
 By paper, and for Orchestra by method as in its public code; ``none`` is also RotPred's there:
@@ -63,6 +64,10 @@ _STRONG = replace(_SIMCLR, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2
 _DIGITS = ImageSettings(rotation=30.0, shear=0.4, zoom=(0.7, 1.3), translation=0.1, border="black", stroke=0.15)
 _ORCHESTRA = replace(_SIMCLR, crop_scale=(0.5, 1.0), saturation=0.2, blur=0.5)
 _ORCHESTRA_ONLINE = replace(_ORCHESTRA, blur=0.1, solarise=0.2)
+_CLOTHING = (
+    ImageSettings(crop_scale=(0.4, 1.0), flip=0.5, jitter=0.8, brightness=0.4, contrast=0.4, blur=0.5),
+    ImageSettings(crop_scale=(0.4, 1.0), flip=0.5, jitter=0.8, brightness=0.4, contrast=0.4, blur=0.1, solarise=0.2),
+)
 _SPECLOSS = (replace(_SIMCLR, jitter=0.0, grey=0.0), replace(_SIMCLR, crop_scale=(0.2, 1.0), blur=0.5))
 _CFCL = ImageSettings(crop_scale=(0.08, 1.0), flip=0.5, blur=0.5)
 
@@ -85,7 +90,7 @@ def _alike(images: ImageSettings, series: SeriesSettings | None) -> _Preset:
 
 PRESETS: Mapping[str, _Preset] = {
     "digits": _alike(_DIGITS, None),
-    "clothing": _alike(replace(_CROP_FLIP, crop_scale=(0.4, 1.0)), None),
+    "clothing": _Preset(_CLOTHING, None),
     "photos": _alike(replace(_SIMCLR, crop_scale=(0.2, 1.0), blur=0.5), None),
     "simclr": _alike(_SIMCLR, _SERIES),
     "byol": _Preset((_ORCHESTRA, _ORCHESTRA_ONLINE), _SERIES_PAIR),
@@ -219,12 +224,13 @@ class Views:
         return first, second
 
 
-def make_views(config: ViewsConfig, input_shape: tuple[int, ...]) -> Views:
+def make_views(config: ViewsConfig, input_shape: tuple[int, ...], edge: int | None = None) -> Views:
     """Return the views that the config describes.
 
     Args:
         config: the table ``[views]``.
         input_shape: shape of one sample, (channels, height, width) for images or (channels, length) for series.
+        edge: height and width of views of images; those of a sample where None. Code of the user's own keeps the sample's.
     """
     given = config.model_dump(exclude={"preset"}, exclude_none=True)
     if len(input_shape) not in (2, 3):
@@ -242,7 +248,7 @@ def make_views(config: ViewsConfig, input_shape: tuple[int, ...]) -> Views:
         return Views(augmentation)
     preset = PRESETS[config.preset]
     if len(input_shape) == 3:
-        return Views(ImageAugmentation(*_override(preset.images, given, "images")))
+        return Views(ImageAugmentation(*_override(preset.images, given, "images"), edge))
     if preset.series is None:
         known = [name for name, other in PRESETS.items() if other.series is not None]
         raise UserError(f"views.preset {config.preset!r} is for images; series have {', '.join(known)}.")

@@ -142,7 +142,8 @@ class ClientRun:
                 f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
                 f"{self.method.info.input_shape}."
             )
-        self._data = ClientData(dataset.samples, torch.arange(len(dataset.samples)), None, self._device)
+        rows = torch.arange(len(dataset.samples))
+        self._data = ClientData(dataset.samples, rows, None, self._device, dataset.num_clustered_rows)
         self._nets: nn.ModuleDict = prepare_nets(self.method, self._device)
         self._postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
         self._path = directory.states / "".join(letter for letter in self._run if letter.isalnum() or letter in "-_")
@@ -181,7 +182,7 @@ class ClientRun:
         # A score of few samples would be a function of each of them.
         samples = max(self.config.evaluation.max_client_samples, FEWEST_SCORED)
         config = self.config.evaluation.model_copy(update={"probes": probes, "max_client_samples": samples})
-        views = make_views(self.config.views, self.method.info.input_shape)
+        views = make_views(self.config.views, self.method.info.input_shape, self.config.model.input_size)
         data = ProbeData(self._data.samples, None, self._data.samples[:0], None)
         scores = run_probes(
             config,
@@ -190,6 +191,7 @@ class ClientRun:
             data,
             Context(request.seed, request.round, "probe", self._client_id, secret=self._secret),
             views.pair,
+            projector=self.method.projector(request.broadcast),
         )
         return {name: round(value, 3) for name, value in scores.items() if name in CLIENT_PROBES}
 

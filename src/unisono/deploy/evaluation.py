@@ -18,9 +18,10 @@ from unisono.data.datasets import DataConfig, Dataset, load_dataset
 from unisono.data.views import make_views
 from unisono.engines.flower.engine import FlowerEngine
 from unisono.engines.flower.messages import RequestBuilder, read_values
+from unisono.evaluation.config import client_probes
 from unisono.evaluation.probes import ProbeData
 from unisono.federation.loop import RoundRecord, ServerState
-from unisono.runs.evaluation import PREFIX, Evaluation, Evaluator
+from unisono.runs.evaluation import NO_PROJECTOR, PREFIX, Evaluation, Evaluator
 
 
 class ClientEvaluationCallback(Evaluation):
@@ -43,11 +44,17 @@ class ClientEvaluationCallback(Evaluation):
         self._run_spec = run_spec
         self._config = config
         self._on_note = on_note
+        self._scored = "alignment" in client_probes(config.evaluation, method.overrides("cluster_model"))
+        self._said = False
 
     def evaluate(self, state: ServerState, record: RoundRecord) -> None:
         start = time.perf_counter()
         ctx = Context(self._config.run.seed, record.round)
-        builder = RequestBuilder(ctx, self._run_spec, self._method.broadcast(state.server, ctx))
+        broadcast = self._method.broadcast(state.server, ctx)
+        if not self._said and self._scored and self._method.projector(broadcast) is None:
+            self._on_note(NO_PROJECTOR.format(self._method.name))
+        self._said = True
+        builder = RequestBuilder(ctx, self._run_spec, broadcast)
         found: list[dict[str, float]] = []
 
         def settle(client_id: int, content: Any, reason: str) -> None:
@@ -95,6 +102,6 @@ def load_labelled(path: Path, shape: tuple[int, ...], wanted: DataConfig) -> Dat
 
 def labelled_evaluator(config: Config, method: Method, dataset: Dataset) -> Evaluator:
     """Return the usual probes on the server's labelled samples."""
-    data = ProbeData(dataset.samples, dataset.labels, dataset.test_samples, dataset.test_labels)
-    views = make_views(config.views, dataset.input_shape)
+    data = ProbeData(dataset.samples, dataset.labels, dataset.test_samples, dataset.test_labels, dataset.labels)
+    views = make_views(config.views, dataset.input_shape, config.model.input_size)
     return Evaluator(config.evaluation, method, data, config.run.seed, views.pair, [torch.arange(len(dataset.samples))])

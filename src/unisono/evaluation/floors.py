@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import get_args
 
 import numpy as np
 import torch
@@ -22,14 +23,15 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import as_float
 from unisono.core.context import Context
-from unisono.evaluation.config import EvaluationConfig, ProbeName, chosen_probes
+from unisono.evaluation.config import FRACTIONS, EvaluationConfig, ProbeName, chosen_probes
 from unisono.evaluation.probes import ProbeData, Views, run_probes
+from unisono.evaluation.published import Augment
 
 Floors = dict[str, dict[str, float]]
 """Scores by floor and by the name of the probe's number."""
 PIXELS, PCA, UNTRAINED = "raw pixels", "PCA of pixels", "untrained weights"
 FLOORS = (PIXELS, PCA, UNTRAINED)
-MEASURED: tuple[ProbeName, ...] = ("linear", "linear-sgd", "knn", "labels-10", "kmeans", "alignment")
+MEASURED = tuple(name for name in get_args(ProbeName) if name not in FRACTIONS and name != "clusters")
 """Probes that floors have; fine-tuning needs a network that can be trained."""
 JUDGED = ("linear", "knn", "labels-10")
 """Numbers by which a run is said to be above or below a floor."""
@@ -95,6 +97,8 @@ def measure_floors(
     clusters: bool,
     views: Views | None = None,
     client_indices: Sequence[Tensor] | None = None,
+    crop_flip: Augment | None = None,
+    untrained_projector: nn.Module | None = None,
 ) -> Floors:
     """Return the scores of all floors, from the cache where they were measured before.
 
@@ -105,8 +109,10 @@ def measure_floors(
         clusters: whether the method clusters, so that k-means is to be compared with it.
         views: as for ``run_probes``.
         client_indices: as for ``run_probes``.
+        crop_flip: as for ``run_probes``.
+        untrained_projector: the projector before the first round, where the method has one.
     """
-    wanted = chosen_probes(config, data.has_labels, clusters)
+    wanted = chosen_probes(config, data.has_labels, clusters, data.held_out)
     probes = [name for name in MEASURED if name in wanted]
     if "clusters" in wanted and "kmeans" not in probes and (data.has_labels or config.kmeans_clusters is not None):
         probes.append("kmeans")
@@ -114,14 +120,26 @@ def measure_floors(
         return {}
     chosen = config.model_copy(update={"probes": tuple(probes)})
     digest = _digest(chosen, data)
+    if "alignment" in probes and views is not None:
+        digest += _alignment_digest(data, views, client_indices)
     found: Floors = {}
     for name in FLOORS:
-        weights = b"".join(_bytes(t) for t in untrained.state_dict().values()) if name == UNTRAINED else b""
+        projector = untrained_projector if name == UNTRAINED and "alignment" in probes else None
+        nets = [net for net in (untrained, projector) if net is not None and name == UNTRAINED]
+        weights = b"".join(_bytes(tensor) for net in nets for tensor in net.state_dict().values())
         key = hashlib.sha256(f"{FORMAT}|{name}|".encode() + digest + weights).hexdigest()[:32]
         scores = _read(key)
         if scores is None:
             scores = run_probes(
-                chosen, _encoder(name, data, untrained), None, data, Context(0), views, client_indices=client_indices
+                chosen,
+                _encoder(name, data, untrained),
+                None,
+                data,
+                Context(0),
+                views,
+                client_indices=client_indices,
+                crop_flip=crop_flip,
+                projector=projector,
             )
             _write(key, scores)
         found[name] = scores | {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}
@@ -171,10 +189,19 @@ def cache_directory() -> Path:
 def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
     """Return a hash of the probes and of all samples and labels."""
     found = hashlib.sha256(config.model_dump_json(exclude={"probe_every", "floors", "warm_start"}).encode())
-    for tensor in (data.train_samples, data.train_labels, data.test_samples, data.test_labels):
+    for tensor in (data.train_samples, data.train_labels, *data.judged):
         found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         if tensor is not None:
             found.update(_bytes(tensor))
+    return found.digest()
+
+
+def _alignment_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
+    """Return a hash of what the probe alignment looks at besides samples: the views, and who holds what."""
+    first, _ = views(as_float(data.train_samples[:4]), Context(0).rng("floors"))
+    found = hashlib.sha256(_bytes(first))
+    for rows in client_indices or ():
+        found.update(b"|" + _bytes(rows))
     return found.digest()
 
 

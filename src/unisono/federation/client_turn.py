@@ -49,11 +49,15 @@ class FederatedDataset:
         samples: all training samples, shared by all clients.
         indices: the rows of each client.
         labels: visible labels of all samples, -1 where hidden; None where the method may see none.
+        num_clustered_rows: as in ``ClientData``.
     """
 
-    def __init__(self, samples: Tensor, indices: Sequence[Tensor], labels: Tensor | None) -> None:
+    def __init__(
+        self, samples: Tensor, indices: Sequence[Tensor], labels: Tensor | None, num_clustered_rows: int | None = None
+    ) -> None:
         self.samples = samples
         self.labels = labels
+        self.num_clustered_rows = num_clustered_rows
         self._rows = torch.cat(list(indices))
         self._ends = [0, *torch.tensor([len(rows) for rows in indices]).cumsum(0).tolist()]
 
@@ -67,7 +71,8 @@ class FederatedDataset:
     def client_data(self, client_id: int, device: torch.device) -> ClientData:
         """Return the data that a client's step is given."""
         rows = self._rows[self._ends[client_id] : self._ends[client_id + 1]]
-        return ClientData(self.samples, rows, None if self.labels is None else self.labels[rows], device)
+        labels = None if self.labels is None else self.labels[rows]
+        return ClientData(self.samples, rows, labels, device, self.num_clustered_rows)
 
     def share_memory(self) -> None:
         """Move the tensors to shared memory, so that worker processes hold no copies."""

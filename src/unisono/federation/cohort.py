@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,21 +21,38 @@ class CohortConfig(Section):
     sampling: Literal["fixed", "poisson"] = Field(
         "fixed", description="fixed: exactly that many, without replacement; poisson: every client by its own coin"
     )
+    only: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="numbers of the clients that take part, from 0, such as [0] for one that trains alone; none: all"
+    )
     availability: Literal["always", "bernoulli", "diurnal"] = Field("always", description="which clients can be reached")
     availability_rate: float = Field(0.8, gt=0, le=1, description="mean share of reachable clients (bernoulli, diurnal)")
     day_length: int = Field(24, ge=2, description="rounds per day (diurnal)")
 
     def expected_size(self, num_clients: int) -> int:
-        """Return the number of clients that a round asks; all of them where the config says nothing."""
+        """Return the number of clients that a round asks; all that take part where the config says nothing."""
+        taking_part = self.num_taking_part(num_clients)
         if self.size is not None:
-            if self.size > num_clients:
+            if self.size > taking_part:
                 raise UserError(
-                    f"cohort.size must be at most the number of clients, {num_clients}, got {self.size}: "
-                    "ask fewer or raise partition.num_clients."
+                    f"cohort.size must be at most the number of clients, {taking_part}, got {self.size}: "
+                    f"ask fewer or {'name more in cohort.only' if self.only else 'raise partition.num_clients'}."
                 )
             return self.size
         share = 1.0 if self.participation is None else self.participation
-        return max(1, round(share * num_clients))
+        return max(1, round(share * taking_part))
+
+    def num_taking_part(self, num_clients: int) -> int:
+        """Return the number of clients that a round may ask.
+
+        Args:
+            num_clients: size of the federation.
+        """
+        if self.only and max(self.only) >= num_clients:
+            raise UserError(
+                f"cohort.only names client {max(self.only)}, and the {num_clients} clients have the numbers 0 to "
+                f"{num_clients - 1}."
+            )
+        return len(set(self.only)) if self.only else num_clients
 
 
 def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context, present: Sequence[int] | None = None) -> np.ndarray:
@@ -50,6 +67,8 @@ def reachable_clients(config: CohortConfig, num_clients: int, ctx: Context, pres
         present: the clients of a real federation that are connected; None where all are.
     """
     simulated = _simulated_presence(config, num_clients, ctx)
+    if config.only:
+        simulated = np.intersect1d(simulated, np.asarray(config.only, dtype=np.int64))
     return simulated if present is None else np.intersect1d(simulated, np.asarray(present, dtype=np.int64))
 
 
@@ -72,7 +91,7 @@ def draw_cohort(
     size = config.expected_size(num_clients)
     rng = ctx.numpy_rng(f"cohort {attempt}")
     if config.sampling == "poisson":
-        chosen = reachable[rng.random(len(reachable)) < size / num_clients]
+        chosen = reachable[rng.random(len(reachable)) < size / config.num_taking_part(num_clients)]
     else:
         chosen = rng.choice(reachable, min(size, len(reachable)), replace=False, shuffle=False)
     return sorted(int(client_id) for client_id in chosen)

@@ -14,7 +14,7 @@ from unisono.core.method import register
 from unisono.core.payload import Payload
 from unisono.methods.local_training import Start
 from unisono.methods.momentum_target import ONLINE, TARGETS, MomentumTarget, MomentumTargetConfig
-from unisono.methods.personal_predictor import start_with_own_predictor
+from unisono.methods.personal_predictor import start_across_silos
 from unisono.models.nets import add_targets
 
 
@@ -48,7 +48,7 @@ class BYOL(MomentumTarget[BYOLConfig]):
 
     def start_from(self, received: Payload, local: Payload) -> Start:
         threshold = self.config.divergence_threshold
-        return Start(received) if threshold is None else start_with_own_predictor(received, local, threshold)
+        return Start(received) if threshold is None else start_across_silos(received, local, threshold)
 
     @property
     def _keeps_state(self) -> bool:

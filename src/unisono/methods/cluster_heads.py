@@ -122,6 +122,7 @@ class ClusterHeads(LocalTraining[H]):
         "views": {"preset": "fedmcc"},
     }
     min_batch_size = 2
+    projector_network = "instance_head"
 
     def setup(self) -> None:
         super().setup()

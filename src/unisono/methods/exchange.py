@@ -1,12 +1,13 @@
 """Data exchange between neighbouring clients: a template for methods whose clients train on each other's points.
 
 Wagle et al., "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange" (CF-CL). A round of the
-federation is one pull interval T_p of ``training.local_steps`` steps:
+federation has ``training.local_steps`` steps, which divide both the pull interval T_p and the aggregation interval T_a:
 
-- "push", once: every client sends points that stand for its data, its reserve, to its neighbours.
-- "offer": every client draws points for each neighbour, by importance (7)-(12), and sends them (``selection.py``).
+- "push", once, before the first pull: every client sends points that stand for its data, its reserve, to its neighbours.
+- "offer", in rounds that begin with a pull: every client draws points for each neighbour, by importance (7)-(12), and sends
+  them (``selection.py``).
 - "train": steps on the device's own points and those it received. The networks go to the server in rounds that end an
-  aggregation interval T_a; until then they, and the optimiser's memory, stay in the client's local state.
+  aggregation interval; until then they, and the optimiser's memory, stay in the client's local state.
 
 A client that was away when an interval began waits for the next.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -33,6 +34,8 @@ from unisono.data.outbox import deliver, make_ledger, pack_messages
 from unisono.data.received import DataWithReceived, join_buffers, make_buffer
 from unisono.evaluation.delay import DelayConfig, exchange_seconds, upload_seconds
 from unisono.methods.local_training import LocalTraining
+from unisono.methods.negatives import Draws
+from unisono.methods.schedule import Schedule
 from unisono.methods.selection import (
     Embed,
     EmbedPair,
@@ -48,6 +51,8 @@ from unisono.models.micro_batch import in_parts
 from unisono.models.nets import get_state, load_state
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
 
+KEPT = ("reserves", "buffer", "drawn")
+"""Groups of a client's state that outlast an aggregation."""
 EMBED_BATCH = 256
 """Samples per forward pass when points are compared: few enough that activations stay in the cache."""
 
@@ -56,6 +61,12 @@ class ExchangeConfig(SelectionConfig):
     """Amount and timing of the exchange."""
 
     buffer: Literal["last", "unlimited"] = Field("last", description="points of the last pull only, or of all pulls")
+    pull_steps: int | None = Field(
+        None, ge=1, description="T_p, steps between pulls, a multiple of training.local_steps; unset: as many as these"
+    )
+    pull_at_start: bool = Field(
+        True, description="pull before the first step too; false: first after pull_steps steps, as in the paper"
+    )
     aggregation_steps: int = Field(50, ge=1, description="T_a, steps between aggregations, a multiple of training.local_steps")
     restart_optimizer: bool = Field(True, description="forget the optimiser's moments at every aggregation")
     delay: DelayConfig = Field(default_factory=DelayConfig, description="rates and widths of the modelled seconds")
@@ -67,18 +78,21 @@ E = TypeVar("E", bound=ExchangeConfig, default=Any)
 class DataExchange(LocalTraining[E]):
     """Template: ``build_networks``, ``loss`` and ``represent`` make a method whose clients exchange points."""
 
+    exchange_phases: ClassVar[tuple[str, ...]] = ("push", "offer")
+
     def setup(self) -> None:
         super().setup()
         steps, config = self.training.local_steps, self.config
         if steps is None:
-            raise UserError("training.local_steps is required, the number of steps between two pulls, for example 10.")
-        if config.aggregation_steps % steps:
-            raise UserError(
-                f"method.aggregation_steps must be a multiple of training.local_steps, {steps}, got {config.aggregation_steps}."
-            )
-        self._steps = steps
-        self._interval = config.aggregation_steps // steps
-        self._sync_phase = "train" if config.selection == "none" else "offer"
+            raise UserError("training.local_steps is required, the number of steps of a round, for example 10.")
+        self.schedule = Schedule(
+            steps,
+            config.pull_steps or steps,
+            config.aggregation_steps,
+            self.info.num_rounds,
+            config.selection != "none",
+            config.pull_at_start,
+        )
 
     def check_networks(self, nets: nn.ModuleDict) -> None:
         super().check_networks(nets)
@@ -111,18 +125,24 @@ class DataExchange(LocalTraining[E]):
         return shares
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
-        if self.config.selection == "none":
+        if not self.schedule.pulls(round):
             return (Phase("train"),)
-        if round > 0:
-            return (Phase("offer"), Phase("train"))
         # Whoever joins later needs its neighbours' reserves, which are sent once.
-        push = (Phase("push", all_clients=True),) if self.config.by_importance else ()
-        return (*push, Phase("offer", all_clients=True), Phase("train"))
+        is_first = round == self.schedule.first_pull
+        push = (Phase("push", all_clients=True),) if is_first and self.config.by_importance else ()
+        return (*push, Phase("offer", all_clients=is_first), Phase("train"))
 
     def groups_sent(self, ctx: Context) -> Collection[str]:
-        own = {"push": {"reserve"}, "offer": {"offers", "local_networks"}, "train": {"local_networks"}}[ctx.phase]
-        averaged = self.shared_networks if ctx.phase == "train" and self._ends_interval(ctx.round) else ()
+        sends_networks = ctx.phase == "train" and self._sends_local_networks(ctx.round)
+        own = {"push": {"reserve"}, "offer": {"offers"}, "train": {"local_networks"} if sends_networks else set()}[ctx.phase]
+        averaged = self.shared_networks if ctx.phase == "train" and self.schedule.ends_interval(ctx.round) else ()
         return [*averaged, *(own & self.shares.keys())]
+
+    def exchange_ledger(self, server: Payload) -> Tensors:
+        return server.groups.get("ledger", {})
+
+    def drawn_rows(self, local: Payload, round: int) -> Tensors:
+        return local.groups.get("drawn", {}) if local.scalars.get("trained") == round else {}
 
     # --- server
 
@@ -133,7 +153,7 @@ class DataExchange(LocalTraining[E]):
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         # Outside of any phase an engine asks how much room it needs. At the end of an interval the networks that it began with
         # are sent again, for clipping and compression measure an update against them.
-        is_due = self._synchronizes(ctx) or not ctx.phase or (ctx.phase == "train" and self._ends_interval(ctx.round))
+        is_due = self._synchronizes(ctx) or not ctx.phase or (ctx.phase == "train" and self.schedule.ends_interval(ctx.round))
         return super().broadcast(server, ctx) if is_due else Payload()
 
     def send_to_client(self, server: Payload, ctx: Context) -> Payload:
@@ -149,13 +169,14 @@ class DataExchange(LocalTraining[E]):
             return self._posted(server, pack_messages(aggregate.stacks.get("offers", [])), ctx)
         seconds = upload_seconds(self.config.delay, _num_parameters(aggregate.means.values()))
         networks = pack_messages(aggregate.stacks.get("local_networks", []))
-        server = _only(server, (*self.shared_networks, "ledger")).with_groups(**aggregate.means)
+        ledger = ("ledger",) if self.schedule.pulls(ctx.round) else ()
+        server = _only(server, (*self.shared_networks, *ledger)).with_groups(**aggregate.means)
         server = server.with_groups(networks=networks) if networks else server
         delay = float(server.scalars["delay_seconds"]) + seconds
-        return server.with_scalars(steps=(ctx.round + 1) * self._steps, delay_seconds=delay)
+        return server.with_scalars(steps=(ctx.round + 1) * self.schedule.steps, delay_seconds=delay)
 
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
-        ledger = server.groups.get("ledger", {})
+        ledger = self.exchange_ledger(server)
         moved = {"points_moved": ("pushed", "pulled"), "bytes_moved": ("bytes",)}
         totals = {name: float(sum(int(ledger[part].sum()) for part in parts)) for name, parts in moved.items() if ledger}
         return {name: float(value) for name, value in server.scalars.items()} | totals
@@ -188,23 +209,27 @@ class DataExchange(LocalTraining[E]):
             local = local.with_groups(reserves=received.groups["reserves"])
         if self._synchronizes(ctx):
             local = self._synchronized(received, local, ctx)
-        if local.scalars.get("synchronized") != ctx.round - ctx.round % self._interval:
+        if local.scalars.get("synchronized") != self.schedule.interval_of(ctx.round):
             return Update(ctx.client_id, 0.0, Payload()), local
         if ctx.phase == "offer":
             return self._offer(nets, received, local, data, ctx)
         return self._train(nets, received, local, data, ctx)
 
     def _synchronizes(self, ctx: Context) -> bool:
-        return ctx.phase == self._sync_phase and ctx.round % self._interval == 0
+        """Return whether clients take the global networks: in the first phase of an interval that trains or offers."""
+        begins = self.schedule.interval_of(ctx.round) == ctx.round
+        return begins and ctx.phase == ("offer" if self.schedule.pulls(ctx.round) else "train")
 
-    def _ends_interval(self, round: int) -> bool:
-        """Return whether a round ends an interval; the run ends with one, however long its last interval is."""
-        return (round + 1) % self._interval == 0 or round + 1 == self.info.num_rounds
+    def _sends_local_networks(self, round: int) -> bool:
+        """Return whether clients send their networks to neighbours, for a pull before the next aggregation."""
+        return "local_networks" in self.shares and self.schedule.pulls(round + 1) and not self.schedule.ends_interval(round)
 
     def _synchronized(self, received: Payload, local: Payload, ctx: Context) -> Payload:
         """Return the client's state at the start of an interval: the global networks, and what it got from its neighbours."""
         networks = {name: received.groups[name] for name in self.shared_networks}
-        local = _only(local, ("reserves", "buffer", *([] if self.config.restart_optimizer else ["optimizer"])))
+        local = _only(local, (*KEPT, *([] if self.config.restart_optimizer else ["optimizer"])))
+        if self.config.by_importance and ctx.phase == "train":  # the next pull sees its candidates through these
+            local = local.with_groups(global_networks=Payload(networks).flatten())
         if self.training.proximal_weight:
             local = local.with_groups(anchor=_by_parameter(networks))
         return local.with_groups(**networks).with_scalars(synchronized=ctx.round, num_rounds=0, num_points=0)
@@ -217,9 +242,10 @@ class DataExchange(LocalTraining[E]):
         embed_pair: EmbedPair = lambda networks, samples: self._embed_pair(nets, networks, samples, ctx)  # noqa: E731
         reserves = {sender: sent["points"] for sender, sent in by_sender(local.groups.get("reserves", {})).items()}
         networks = by_sender(received.groups.get("networks", {}))
-        if config.by_importance and self._synchronizes(ctx):
-            found = look_at_candidates(config, embed, embed_pair, local, reserves, data, ctx)
-            local = local.with_groups(candidates=found)
+        if config.by_importance and "candidates" not in local.groups:
+            held = Payload.unflatten(local.groups["global_networks"]) if "global_networks" in local.groups else local
+            found = look_at_candidates(config, embed, embed_pair, held, reserves, data, ctx)
+            local = _only(local, [name for name in local.groups if name != "global_networks"]).with_groups(candidates=found)
         table: Tensors = local.groups.get("candidates", {"positions": torch.arange(len(data))})
         offers: dict[str, Tensor] = {}
         for neighbor in self.client_graph(ctx.seed).neighbors(ctx.client_id):
@@ -250,9 +276,10 @@ class DataExchange(LocalTraining[E]):
     def _train(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
-        local = self._with_buffer(received, local, data)
-        points = local.groups["buffer"]["points"] if "buffer" in local.groups else data.samples[:0]
-        joined = DataWithReceived(data.samples, data.indices, None, data.device, points)
+        local = self._with_buffer(received, local, data, ctx)
+        buffer = local.groups.get("buffer") or make_buffer({}, data.samples)
+        joined = DataWithReceived(data.samples, data.indices, None, data.device, received=buffer["points"])
+        draws = Draws(joined)
         for name in self.shared_networks:
             load_state(nets[name], local.groups[name])
         nets.train()
@@ -263,7 +290,7 @@ class DataExchange(LocalTraining[E]):
         with in_precision(nets, self.training.precision), in_parts(nets, self.training.micro_batch):
             metrics = train_locally(
                 list(parameters.values()),
-                lambda batch, generator: self.loss(nets, batch, generator),
+                lambda batch, generator: self.loss(nets, draws.kept(batch), generator),
                 joined,
                 self.training,
                 ctx,
@@ -276,20 +303,24 @@ class DataExchange(LocalTraining[E]):
                 else None,
             )
         networks: dict[str, Tensors] = {name: get_state(nets[name]) for name in self.shared_networks}
+        drawn = draws.rows(torch.cat([data.indices, buffer["rows"]]))
+        if int(local.scalars.get("trained", -1)) >= self.schedule.pull_interval_of(ctx.round):
+            drawn = {name: torch.cat([local.groups["drawn"][name], rows]) for name, rows in drawn.items()}
+        local = local.with_groups(drawn=drawn).with_scalars(trained=ctx.round)
         num_rounds, num_points = int(local.scalars["num_rounds"]) + 1, int(local.scalars["num_points"]) + len(joined)
         memory = get_optimizer_state(optimizer, parameters)
-        if self._ends_interval(ctx.round):
+        if self.schedule.ends_interval(ctx.round):
             # (5): the weight is the mean size of the data since the last aggregation.
             update = Update(ctx.client_id, num_points / num_rounds, Payload(networks), metrics)
-            kept = _only(local, ("reserves", "buffer"))
+            kept = _only(local, KEPT)
             return update, kept if self.config.restart_optimizer else kept.with_groups(optimizer=memory)
-        shared = {"local_networks": Payload(networks).flatten()} if "local_networks" in self.shares else {}
+        shared = {"local_networks": Payload(networks).flatten()} if self._sends_local_networks(ctx.round) else {}
         local = local.with_groups(**networks, optimizer=memory).with_scalars(num_rounds=num_rounds, num_points=num_points)
         return Update(ctx.client_id, float(len(joined)), Payload(shared), metrics), local
 
-    def _with_buffer(self, received: Payload, local: Payload, data: ClientData) -> Payload:
+    def _with_buffer(self, received: Payload, local: Payload, data: ClientData, ctx: Context) -> Payload:
         """Return the client's state with the points of this pull; those of earlier pulls go unless the buffer is unlimited."""
-        if self.config.selection == "none":
+        if not self.schedule.pulls(ctx.round):
             return local
         buffer = make_buffer(by_sender(received.groups.get("offers", {})), data.samples)
         if self.config.buffer == "unlimited" and "buffer" in local.groups:

@@ -60,7 +60,7 @@ class FeatARC(LocalTraining[FeatARCConfig]):
 
     def _loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator, anchors: Tensor) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        z_1, z_2 = nets["projector"](nets["encoder"](views)).chunk(2)
+        z_1, z_2 = nets["projector"](self.pass_views(nets["encoder"], views)).chunk(2)
         contrast = info_nce if self.config.loss == "info-nce" else nt_xent
         unsupervised = contrast(z_1, z_2, self.config.temperature)
         alignment = self.alignment(z_1, z_2, anchors[batch.positions.to(anchors.device)])

@@ -100,7 +100,7 @@ class FedCA(LocalTraining[FedCAConfig]):
         public: Mapping[str, Tensor] | None = None,
     ) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        z_a, z_b = nets["projector"](nets["encoder"](views)).chunk(2)
+        z_a, z_b = self.pass_views(nets["projector"], self.pass_views(nets["encoder"], views)).chunk(2)
         contrast = nt_xent(z_a, z_b, self.config.temperature, negatives)
         if not public:
             return {"loss": contrast}

@@ -2,8 +2,9 @@
 
 Miao & Koyuncu, "Federated Momentum Contrastive Clustering", section III. In stage 1, "represent", clients learn the
 encoder and the instance head from the instance loss (Eq. 8). In stage 2, "cluster", the encoder is frozen in eval mode,
-and only the cluster head is learnt (Eq. 9) and averaged. Targets restart from the received online networks in every
-round.
+and only the cluster head is learnt (Eq. 9) and averaged. The paper leaves open what a target is between rounds: Algorithm 1
+sends the online networks alone, so targets ``restart`` from them; the code of FedU, on which it builds, lets clients ``keep``
+theirs; Table VII ``average``s them.
 
 On an encoder that does not separate the classes well, what stage 2 finds depends on the random head that it starts from:
 the loss has many minima. ``cluster_start = "kmeans"``, which is not in the paper, starts it from federated k-means instead.
@@ -35,7 +36,7 @@ from unisono.methods.cluster_heads import (
     instance_loss,
 )
 from unisono.methods.local_training import Batch, LossTerms, NetworkRoles
-from unisono.models.nets import add_targets
+from unisono.models.nets import add_targets, get_state
 
 REPRESENT, SEED, CLUSTER = "represent", "seed", "cluster"
 LEARNT = {REPRESENT: ("encoder", "instance_head"), CLUSTER: ("cluster_head",)}
@@ -47,7 +48,9 @@ class FedMCCConfig(ClusterHeadsConfig):
 
     ema: float = Field(0.99, ge=0, le=1, description="momentum of the target networks")
     cluster_ema: float | None = Field(None, ge=0, le=1, description="momentum of the target in stage 2; unset: ema")
-    aggregate_target: bool = Field(False, description="average the targets too: the ablation of Table VII")
+    target: Literal["restart", "keep", "average"] = Field(
+        "restart", description="targets between rounds: as the received online networks, the client's own, or averaged too"
+    )
     represent_rounds: int | None = Field(
         None, ge=0, description="most rounds of stage 1; unset: ten of eleven; 0 with model.pretrained: stage 2 alone"
     )
@@ -103,12 +106,13 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def broadcast(self, server: Payload, ctx: Context) -> Payload:
         own = {REPRESENT: self._shared(REPRESENT), SEED: ("encoder",), CLUSTER: ("encoder", *self._shared(CLUSTER))}
-        names = own[ctx.phase]
+        names = own.get(ctx.phase, self.shared_networks)  # clients that evaluate are in no phase
         return Payload({name: server.groups[name] for name in names})
 
     def network_roles(self, phase: str) -> NetworkRoles:
         targets = {f"target_{name}": name for name in LEARNT[phase]}
-        return NetworkRoles(self._shared(phase), (), targets, () if phase == REPRESENT else ("encoder",))
+        personal = tuple(targets) if self.config.target == "keep" else ()
+        return NetworkRoles(self._shared(phase), personal, targets, () if phase == REPRESENT else ("encoder",))
 
     def ema_decay(self, phase: str) -> float:
         own = self.config.cluster_ema if phase == CLUSTER else None
@@ -117,16 +121,21 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
     def client_step(
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
+        if ctx.phase != REPRESENT:
+            data = data.clustered
         if ctx.phase == SEED:
             return self._seeds(nets, received, data, ctx), local
         loss = self.loss if ctx.phase == REPRESENT else self.loss_of_clusters
-        return self.train(nets, received, local, data, ctx, lambda batch, rng: loss(nets, batch, rng)), local
+        update = self.train(nets, received, local, data, ctx, lambda batch, rng: loss(nets, batch, rng))
+        kept = {name: get_state(nets[name]) for name in self.network_roles(ctx.phase).personal}
+        return update, Payload(kept) if kept else local
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        z_a, z_b = nets["instance_head"](nets["encoder"](views)).chunk(2)
+        z_a, z_b = nets["instance_head"](self.pass_views(nets["encoder"], views)).chunk(2)
         with torch.no_grad():
-            target_z_a, target_z_b = nets["target_instance_head"](nets["target_encoder"](views)).chunk(2)
+            target_h = self.pass_views(nets["target_encoder"], views)
+            target_z_a, target_z_b = nets["target_instance_head"](target_h).chunk(2)
         return {"loss": instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)}
 
     def loss_of_clusters(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
@@ -167,7 +176,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def _shared(self, stage: str) -> tuple[str, ...]:
         names = LEARNT[stage]
-        return (*names, *(f"target_{name}" for name in names)) if self.config.aggregate_target else names
+        return (*names, *(f"target_{name}" for name in names)) if self.config.target == "average" else names
 
     def _seeds(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> Update:
         """Return centroids and counts of the client's own clusters of features."""

@@ -32,6 +32,6 @@ class LabelHead(UserVerified[U]):
 
     def view_logits(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return the features of two views, shape (2 x batch, feature_dim), and the class scores of each view."""
-        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
+        h = self.pass_views(nets["encoder"], torch.cat(self.views.pair(batch.x, generator)))
         logits_1, logits_2 = nets["label_head"](h).chunk(2)
         return h, logits_1, logits_2

@@ -21,11 +21,13 @@ from unisono.core.errors import MethodError, UserError
 from unisono.core.method import C, Method
 from unisono.core.payload import Aggregate, Payload, Reduce, Scalar, Share, Update
 from unisono.data.views import Views, ViewsConfig, make_views
-from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, train_locally
+from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, make_optimizer, train_locally
 from unisono.models.backbones import Backbone, ModelConfig, make_backbone
 from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state, update_ema
+from unisono.models.norms import batch_norm_learns
+from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
 from unisono.models.pretrained import load_pretrained
 
 __all__ = ["Batch", "LocalTraining", "Loss", "LossTerms", "NetworkRoles", "Start"]
@@ -84,9 +86,26 @@ class LocalTraining(Method[C]):
 
     training_phases: tuple[str, ...] = ("train",)
     """The phases that train; every network has a role in one of them."""
+    moves_targets_first: bool = False
+    """True if target networks move before the loss of a step, false if after the optimiser's step."""
+
+    instance_pass: bool = False
+    """True if ``loss`` looks at ``batch.instance_only``: the unlabelled part of a data set has a pass of its own per epoch."""
+
+    views_at_input_size: bool = True
+    """True if views are cropped from the stored size to ``model.input_size``; False for losses that join plain samples with
+    views in one batch, whose views have the stored size, and the encoder enlarges both."""
+
+    projector_network: str = "projector"
+    """The shared network from the encoder's features to the space of the loss, where there is one of this name."""
 
     def setup(self) -> None:
         self.check_micro_batch(self.model.norm != "batch")
+        if self.training.keep_optimizer and type(self).client_step is not LocalTraining.client_step:
+            raise UserError(
+                f"training.keep_optimizer = true is not possible with {self.name}, whose clients take steps of their own: "
+                "remove it."
+            )
         _ = self.views  # an impossible table is better noticed now
 
     @cached_property
@@ -102,7 +121,8 @@ class LocalTraining(Method[C]):
     @cached_property
     def views(self) -> Views:
         """Augmentations as the table ``[views]`` describes them."""
-        return make_views(self.info.section(ViewsConfig), self.info.input_shape)
+        edge = self.model.input_size if self.views_at_input_size else None
+        return make_views(self.info.section(ViewsConfig), self.info.input_shape, edge)
 
     # --- what a method declares
 
@@ -150,6 +170,10 @@ class LocalTraining(Method[C]):
         """Return the networks that a client starts from, such as a mixture of the received and its own."""
         return Start(received)
 
+    def remember(self, start: Start, update: Update) -> Mapping[str, Scalar]:
+        """Return the numbers that a client with a local state keeps for its next round; those of ``start`` unless written."""
+        return start.scalars
+
     # --- what the template does with it
 
     @property
@@ -162,6 +186,18 @@ class LocalTraining(Method[C]):
         backbone = make_backbone(self.model, info.input_shape, info.mean, info.std)
         self.check_micro_batch(can_take_parts(backbone))
         return backbone
+
+    def pass_views(self, net: nn.Module, views: Tensor, number: int = 2) -> Tensor:
+        """Return the output of a network for several views of a batch, in one pass or, if BatchNorm learns in it, one for each.
+
+        Args:
+            net: gives a row for every row.
+            views: all rows of the first view, then all of the second, and so on.
+            number: of views.
+        """
+        if not (self.training.separate_views and batch_norm_learns(net)):
+            return net(views)  # type: ignore[no-any-return]
+        return torch.cat([net(view) for view in views.chunk(number)])
 
     def check_networks(self, nets: nn.ModuleDict) -> None:
         roles = [self.network_roles(phase) for phase in self.training_phases]
@@ -198,12 +234,13 @@ class LocalTraining(Method[C]):
         self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
     ) -> tuple[Update, Payload]:
         start = self.start_from(received, local)
-        update = self.train(nets, start.networks, local, data, ctx, lambda batch, rng: self.loss(nets, batch, rng))
+        memory = dict(local.groups.get("optimizer", {})) if self.training.keep_optimizer else None
+        update = self.train(nets, start.networks, local, data, ctx, lambda batch, rng: self.loss(nets, batch, rng), memory)
         update = replace(update, metrics={**update.metrics, **start.metrics})
-        personal = self.network_roles(ctx.phase).personal
-        if not personal:
-            return update, local
-        return update, Payload({name: get_state(nets[name]) for name in personal}, start.scalars)
+        kept = {name: get_state(nets[name]) for name in self.network_roles(ctx.phase).personal}
+        if memory is not None:
+            kept["optimizer"] = memory
+        return update, Payload(kept, self.remember(start, update)) if kept else local
 
     def load_networks(self, nets: nn.ModuleDict, received: Payload, local: Payload, ctx: Context) -> None:
         """Load every network that has a role in this phase, but those that the method manages."""
@@ -221,7 +258,14 @@ class LocalTraining(Method[C]):
                 load_state(nets[name], get_state(build_seeded(self.build_networks, seed)[name]))
 
     def train(
-        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context, loss: Loss
+        self,
+        nets: nn.ModuleDict,
+        received: Payload,
+        local: Payload,
+        data: ClientData,
+        ctx: Context,
+        loss: Loss,
+        memory: dict[str, Tensor] | None = None,
     ) -> Update:
         """Load all networks, train them on a loss, and return the shared ones.
 
@@ -232,32 +276,49 @@ class LocalTraining(Method[C]):
             data: the client's samples.
             ctx: gives the phase, the order of samples and the views.
             loss: the loss of a batch.
+            memory: what the optimiser remembers from the client's last round; replaced by what it remembers after this one.
         """
         roles = self.network_roles(ctx.phase)
         self.load_networks(nets, received, local, ctx)
         for name, net in nets.items():
             net.train(name not in roles.frozen)
-        trained = [parameter for name in nets if name in roles.trained for parameter in nets[name].parameters()]
+        learning_rate = self.training.learning_rate_at(ctx.round, self.info.num_rounds)
+        trained = {
+            f"{name}.{path}": parameter
+            for name in nets
+            if name in roles.trained
+            for path, parameter in nets[name].named_parameters()
+            if parameter.requires_grad
+        }
+        optimizer = make_optimizer(self.training, list(trained.values()), learning_rate)
+        load_optimizer_state(optimizer, trained, memory or {})
+        moves = (lambda: self.update_targets(nets, ctx.phase)), (lambda: None)
+        before_step, after_step = moves if self.moves_targets_first else reversed(moves)
         with (
             in_precision(nets, self.training.precision),
             in_parts(nets, self.training.micro_batch),
             _without_gradients(nets, roles.frozen),
         ):
             metrics = train_locally(
-                [parameter for parameter in trained if parameter.requires_grad],
+                list(trained.values()),
                 loss,
                 data,
                 self.training,
                 ctx,
-                learning_rate=self.training.learning_rate_at(ctx.round, self.info.num_rounds),
+                learning_rate=learning_rate,
                 min_batch_size=self.min_batch_size,
-                after_step=lambda: self.update_targets(nets, ctx.phase),
+                before_step=before_step,
+                after_step=after_step,
+                optimizer=optimizer,
                 source=f"{self.name}.loss",
+                instance_pass=self.instance_pass,
             )
+        if memory is not None:
+            memory |= get_optimizer_state(optimizer, trained)
         return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
 
     def update_targets(self, nets: nn.ModuleDict, phase: str) -> None:
-        """Move the target networks of a phase towards their online networks; called after every step."""
+        """Move the target networks of a phase towards their online networks; called in every step."""
         for target, online in self.network_roles(phase).targets.items():
             update_ema(nets[target], nets[online], self.ema_decay(phase))
 
@@ -268,6 +329,14 @@ class LocalTraining(Method[C]):
         encoder = self.build_networks()["encoder"]
         load_state(encoder, server.groups["encoder"])
         return encoder.eval()
+
+    def projector(self, server: Payload) -> nn.Module | None:
+        name = self.projector_network
+        if name not in self.shared_networks or name not in server.groups:
+            return None
+        projector = self.build_networks()[name]
+        load_state(projector, server.groups[name])
+        return projector.eval()
 
     def check_micro_batch(self, possible: bool) -> None:
         """Raise a UserError if the config asks for micro-batches that would change the gradient."""

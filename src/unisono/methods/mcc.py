@@ -31,6 +31,7 @@ class MCC(ClusterHeads[MCCConfig]):
     """Momentum contrastive clustering: each view's online outputs meet the target's outputs of the other view."""
 
     Config = MCCConfig
+    instance_pass = True
     shared_networks = (*ONLINE, *TARGETS)
     target_networks = TARGETS
 
@@ -39,14 +40,17 @@ class MCC(ClusterHeads[MCCConfig]):
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        h = nets["encoder"](views)
+        h = self.pass_views(nets["encoder"], views)
         z_a, z_b = nets["instance_head"](h).chunk(2)
+        with torch.no_grad():
+            target_h = self.pass_views(nets["target_encoder"], views)
+            target_z_a, target_z_b = nets["target_instance_head"](target_h).chunk(2)
+        instance = instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)
+        if batch.instance_only:
+            return {"loss": instance, "instance_loss": instance}
         c_a, c_b = nets["cluster_head"](h).softmax(dim=1).chunk(2)
         with torch.no_grad():
-            target_h = nets["target_encoder"](views)
-            target_z_a, target_z_b = nets["target_instance_head"](target_h).chunk(2)
             target_c_a, target_c_b = nets["target_cluster_head"](target_h).softmax(dim=1).chunk(2)
-        instance = instance_loss([(z_a, target_z_b), (target_z_a, z_b)], self.config)
         cluster = cluster_loss([(c_a, target_c_b), (target_c_a, c_b)], self.config)
         entropy, share = entropies(c_a, c_b)
         return {

@@ -6,7 +6,7 @@ Orchestra's public code has it inverted. BYOL, FedU and FedEMA differ in what cl
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from torch import nn
 from typing_extensions import TypeVar
 
 from unisono.core.config import Section
-from unisono.losses.siamese import byol_regression
+from unisono.losses.siamese import symmetric_byol_regression
 from unisono.methods.local_training import Batch, LocalTraining, LossTerms
 from unisono.models.heads import mlp
 from unisono.models.nets import add_targets
@@ -38,6 +38,8 @@ class MomentumTarget(LocalTraining[T]):
     """Template: the online view predicts the target's projection of the other view."""
 
     target_networks = TARGETS
+    loss_weight: ClassVar[float] = 0.5
+    """Factor of the sum of both directions: one half is their mean, as one network's output meets one target's."""
 
     @property
     def shared_networks(self) -> tuple[str, ...]:
@@ -59,7 +61,8 @@ class MomentumTarget(LocalTraining[T]):
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        p_a, p_b = nets["predictor"](nets["projector"](nets["encoder"](views))).chunk(2)
+        projected = self.pass_views(nets["projector"], self.pass_views(nets["encoder"], views))
+        p_a, p_b = self.pass_views(nets["predictor"], projected).chunk(2)
         with torch.no_grad():
-            t_a, t_b = nets["target_projector"](nets["target_encoder"](views)).chunk(2)
-        return {"loss": 0.5 * (byol_regression(p_a, t_b) + byol_regression(p_b, t_a))}
+            t_a, t_b = self.pass_views(nets["target_projector"], self.pass_views(nets["target_encoder"], views)).chunk(2)
+        return {"loss": self.loss_weight * symmetric_byol_regression(p_a, p_b, t_a, t_b)}

@@ -23,6 +23,7 @@ class RotPredConfig(Section):
     """Options of RotPred."""
 
     projection_dim: int = Field(512, ge=1, description="width of the projector and of its output")
+    last_norm: bool = Field(True, description="normalise the projector's output too, without scale and shift")
 
 
 @register("rotpred")
@@ -43,7 +44,7 @@ class RotPred(LocalTraining[RotPredConfig]):
         return nn.ModuleDict(
             {
                 "encoder": encoder,
-                "projector": mlp([encoder.feature_dim, width, width], norm=self.model.norm),
+                "projector": mlp([encoder.feature_dim, width, width], norm=self.model.norm, last_norm=self.config.last_norm),
                 "rotation_head": nn.Linear(width, 4),
             }
         )

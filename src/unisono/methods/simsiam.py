@@ -17,7 +17,7 @@ from unisono.core.method import register
 from unisono.core.payload import Payload
 from unisono.losses.siamese import negative_cosine
 from unisono.methods.local_training import Batch, LossTerms, Start
-from unisono.methods.personal_predictor import start_with_own_predictor
+from unisono.methods.personal_predictor import start_across_silos
 from unisono.methods.two_views import Rows, TwoViewConfig, TwoViews
 from unisono.models.heads import mlp
 
@@ -68,14 +68,14 @@ class SimSiam(TwoViews[SimSiamConfig]):
 
     def start_from(self, received: Payload, local: Payload) -> Start:
         threshold = self.config.divergence_threshold
-        return Start(received) if threshold is None else start_with_own_predictor(received, local, threshold)
+        return Start(received) if threshold is None else start_across_silos(received, local, threshold)
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
         views = torch.cat(self.views.pair(batch.x, generator))
-        h = nets["encoder"](views)
-        z = nets["projector"](h)
+        h = self.pass_views(nets["encoder"], views)
+        z = self.pass_views(nets["projector"], h)
         z_1, z_2 = z.chunk(2)
-        p_1, p_2 = nets["predictor"](z).chunk(2)
+        p_1, p_2 = self.pass_views(nets["predictor"], z).chunk(2)
 
         def predict(rows: Rows) -> torch.Tensor:
             return 0.5 * (negative_cosine(p_1[rows], z_2[rows]) + negative_cosine(p_2[rows], z_1[rows]))

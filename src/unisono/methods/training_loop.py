@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,13 +29,29 @@ class TrainingConfig(Section):
 
     local_epochs: int = Field(1, ge=1, description="passes over the client's samples per round")
     local_steps: int | None = Field(None, ge=1, description="number of batches per round; replaces local_epochs")
-    batch_size: int = Field(16, ge=1, description="samples per step")
+    batch_size: int = Field(16, ge=2, description="samples per step; a batch of one has nothing to compare")
+    drop_last: bool = Field(
+        False,
+        description="leave out the last batch of an epoch if it is not full; a client with fewer samples than batch_size "
+        "trains on all of them in one batch",
+    )
+    separate_views: bool = Field(
+        True,
+        description="the views of a batch pass a network with BatchNorm one after the other, each with statistics of its own; "
+        "false: all at once, which is faster; nothing changes without BatchNorm",
+    )
     micro_batch: int | None = Field(
         None, ge=1, description="views that pass through a network at a time: less memory, the same gradient, a third more time"
     )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser, made anew every round")
+    keep_optimizer: bool = Field(
+        False, description="a client's optimiser remembers its moments from one round to the next, as where one client trains"
+    )
     learning_rate: float = Field(0.003, gt=0, description="step size in the first round")
     schedule: Literal["constant", "cosine"] = Field("constant", description="learning rate over rounds")
+    schedule_rounds: int | None = Field(
+        None, ge=1, description="rounds until the schedule ends, for a run that stops before; unset: federation.rounds"
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty")
     proximal_weight: float = Field(
@@ -88,7 +105,8 @@ class TrainingConfig(Section):
         """Return the learning rate of a round."""
         if self.schedule == "constant":
             return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * round / num_rounds))
+        progress = min(round / (self.schedule_rounds or num_rounds), 1.0)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
@@ -99,25 +117,51 @@ class Batch:
         x: un-augmented samples, floats, shape (batch, *input_shape).
         positions: where they stand among the client's samples, shape (batch,).
         labels: visible labels, shape (batch,), -1 where hidden; None for methods that see none.
+        instance_only: True if no sample of the batch may enter a loss of clusters.
     """
 
     x: Tensor
     positions: Tensor
     labels: Tensor | None
+    instance_only: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
 
 
-def batches(data: ClientData, training: TrainingConfig, generator: torch.Generator) -> Iterator[Batch]:
-    """Yield random batches for one round of local training: whole epochs, or ``local_steps`` batches."""
-    per_epoch = -(-len(data) // training.batch_size)
+def batches(
+    data: ClientData, training: TrainingConfig, generator: torch.Generator, instance_pass: bool = False
+) -> Iterator[Batch]:
+    """Yield random batches for one round of local training: whole epochs, or ``local_steps`` batches.
+
+    Args:
+        data: the client's samples.
+        training: epochs and batch size.
+        generator: draws the order.
+        instance_pass: begin every epoch with a pass over the samples that are for the instance loss only; otherwise they are
+            among the others.
+    """
+    only = data.instance_only if instance_pass else torch.zeros(len(data), dtype=torch.bool)
+    passes = [(part, instance_only) for part, instance_only in ((only, True), (~only, False)) if bool(part.any())]
+    per_pass = [_num_batches(int(part.sum()), training) for part, _ in passes]
+    per_epoch = sum(per_pass)
     num_batches = per_epoch * training.local_epochs if training.local_steps is None else training.local_steps
     while num_batches > 0 and per_epoch > 0:
-        for positions in torch.randperm(len(data), generator=generator).split(training.batch_size)[:num_batches]:
+        epoch: list[tuple[Tensor, bool]] = []
+        for (part, instance_only), number in zip(passes, per_pass, strict=True):
+            rows = part.nonzero().flatten()
+            order = rows[torch.randperm(len(rows), generator=generator)]
+            epoch += [(positions, instance_only) for positions in order.split(training.batch_size)[:number]]
+        for positions, instance_only in epoch[:num_batches]:
             labels = None if data.labels is None else data.label_batch(positions)
-            yield Batch(data.batch(positions), positions, labels)
+            yield Batch(data.batch(positions), positions, labels, instance_only)
         num_batches -= per_epoch
+
+
+def _num_batches(num_samples: int, training: TrainingConfig) -> int:
+    """Return the number of batches of one pass over so many samples."""
+    full, rest = divmod(num_samples, training.batch_size)
+    return full if rest == 0 or (training.drop_last and full > 0) else full + 1
 
 
 def train_locally(
@@ -129,12 +173,14 @@ def train_locally(
     *,
     learning_rate: float,
     min_batch_size: int = 1,
+    before_step: Callable[[], None] = lambda: None,
     after_step: Callable[[], None] = lambda: None,
     optimizer: torch.optim.Optimizer | None = None,
     anchor: Sequence[Tensor] | None = None,
     source: str = "loss",
+    instance_pass: bool = False,
 ) -> dict[str, float]:
-    """Train in place and return the mean of every term over the steps.
+    """Train in place and return the mean of every term over the steps that have it.
 
     Args:
         parameters: what is trained.
@@ -144,10 +190,12 @@ def train_locally(
         ctx: gives the order of samples and the views.
         learning_rate: step size of this round.
         min_batch_size: smaller batches are skipped and counted in ``skipped_batches``.
+        before_step: called before the loss of every step, such as for a moving average that the loss is to see.
         after_step: called after every step, such as for a moving average.
         optimizer: continues with what it remembers, at its own learning rate; a new one where None.
         anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
         source: what the messages call the loss, such as ``simclr.loss``.
+        instance_pass: as for ``batches``.
     """
     optimizer = make_optimizer(training, parameters, learning_rate) if optimizer is None else optimizer
     scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
@@ -155,11 +203,13 @@ def train_locally(
         anchor = [parameter.detach().clone() for parameter in parameters]
     views = ctx.rng("views", ctx.device)
     sums: dict[str, Tensor] = {}
+    counts: Counter[str] = Counter()
     num_steps = num_skipped = 0
-    for batch in batches(data, training, ctx.rng("order")):
+    for batch in batches(data, training, ctx.rng("order"), instance_pass):
         if len(batch) < min_batch_size:
             num_skipped += 1
             continue
+        before_step()
         terms = loss_terms(loss(batch, views), source)
         if num_steps == 0:
             _check_first(terms["loss"], batch, ctx, source)
@@ -172,10 +222,11 @@ def train_locally(
         scaler.update()
         after_step()
         num_steps += 1
+        counts.update(terms.keys())
         for name, term in terms.items():
             sums[name] = sums[name] + term.detach() if name in sums else term.detach()
     optimizer.zero_grad()  # gradients are as large as the networks: no room for them while the update is made
-    metrics = {name: float(value) / num_steps for name, value in sums.items()}
+    metrics = {name: float(value) / counts[name] for name, value in sums.items()}
     if num_skipped:
         metrics["skipped_batches"] = float(num_skipped)
     return metrics

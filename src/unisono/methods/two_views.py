@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
@@ -42,6 +42,13 @@ class ProjectedViewConfig(TwoViewConfig):
     projection_dim: int = Field(512, ge=1, description="width of the projector's output")
     hidden_dim: int | None = Field(None, ge=1, description="hidden width of the projector; default projection_dim")
     projector_norm: bool = Field(True, description="normalise the projector's hidden layer, as model.norm says")
+    last_norm: bool = Field(False, description="normalise the projector's output too, without scale and shift")
+
+    @model_validator(mode="after")
+    def _last_norm_has_a_kind(self) -> ProjectedViewConfig:
+        if self.last_norm and not self.projector_norm:
+            raise ValueError("last_norm = true needs projector_norm = true: remove one of the two")
+        return self
 
 
 V = TypeVar("V", bound=TwoViewConfig, default=Any)
@@ -112,12 +119,16 @@ class ProjectedViews(TwoViews[P]):
     def build_networks(self) -> nn.ModuleDict:
         encoder, config = self.backbone(), self.config
         dims = [encoder.feature_dim, config.hidden_dim or config.projection_dim, config.projection_dim]
-        projector = mlp(dims, norm=self.model.norm if config.projector_norm else None)
+        projector = mlp(dims, norm=self.model.norm if config.projector_norm else None, last_norm=config.last_norm)
         return self.with_heads(nn.ModuleDict({"encoder": encoder, "projector": projector}))
 
     @abstractmethod
     def contrast(self, z_1: Tensor, z_2: Tensor) -> Tensor:
-        """Return the loss of the projections of first and second views, shape (batch, projection_dim) each; a scalar."""
+        """Return the loss of what ``compared`` makes of first and second views, shape (batch, dim) each; a scalar."""
+
+    def compared(self, nets: nn.ModuleDict, projections: Tensor) -> Tensor:
+        """Return what ``contrast`` compares, a row for every projection: the projections themselves."""
+        return projections
 
     @property
     def has_critic(self) -> bool:
@@ -129,8 +140,8 @@ class ProjectedViews(TwoViews[P]):
         raise NotImplementedError(f"{self.name} has no critic")
 
     def loss(self, nets: nn.ModuleDict, batch: Batch, generator: torch.Generator) -> LossTerms:
-        h = nets["encoder"](torch.cat(self.views.pair(batch.x, generator)))
-        z_1, z_2 = nets["projector"](h).chunk(2)
+        h = self.pass_views(nets["encoder"], torch.cat(self.views.pair(batch.x, generator)))
+        z_1, z_2 = self.compared(nets, self.pass_views(nets["projector"], h)).chunk(2)
         scores = (lambda rows: self.critic(z_1[rows], z_2[rows])) if self.has_critic else None
         return self.total_loss(nets, h, batch.labels, lambda rows: self.contrast(z_1[rows], z_2[rows]), scores)
 

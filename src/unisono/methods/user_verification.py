@@ -38,7 +38,7 @@ class UserVerificationConfig(Section):
     """Options of user verification."""
 
     uv_weight: float = Field(0.0, ge=0, description="weight of user verification, the paper's beta (1 there); 0 leaves it out")
-    uv_scale: float = Field(10.0, gt=0, description="factor of the cosines in the softmax over clients")
+    uv_scale: float = Field(3.0, gt=0, description="factor of the cosines in the softmax over clients; the paper names none")
     uv_hidden_dim: int = Field(2048, ge=1, description="hidden width of the client projector")
     uv_dim: int = Field(128, ge=1, description="width of the clients' vectors")
 
@@ -114,12 +114,19 @@ class UserVerified(LocalTraining[U]):
         return sent.with_groups(**{VECTORS: server.groups[VECTORS]}) if self.verifies else sent
 
     def train(
-        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context, loss: Loss
+        self,
+        nets: nn.ModuleDict,
+        received: Payload,
+        local: Payload,
+        data: ClientData,
+        ctx: Context,
+        loss: Loss,
+        memory: dict[str, Tensor] | None = None,
     ) -> Update:
         if self.verifies:
             _vectors(nets).load(received.groups[VECTORS]["vectors"], ctx.client_id)
         watched = _FirstInformation(loss, f"{self.name}.loss")
-        update = super().train(nets, received, local, data, ctx, watched)
+        update = super().train(nets, received, local, data, ctx, watched, memory)
         update = replace(update, metrics={**update.metrics, **watched.information})
         if not self.verifies:
             return update

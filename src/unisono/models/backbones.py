@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from unisono.core.config import Section
 from unisono.core.errors import UserError
 from unisono.core.registry import Registry
-from unisono.models.norms import Norm
+from unisono.models.norms import Norm, NormOf, make_norm
 
 Builder = Callable[..., nn.Module]
 """``(input_shape, config, **options)`` to a module whose output is (batch, feature_dim)."""
@@ -35,7 +36,23 @@ class ModelConfig(Section):
     )
     width: float = Field(1.0, gt=0, le=16, description="factor of all widths; 0.25 means a ResNet of 16, 32, 64, 128 channels")
     norm: Norm = Field("batch", description="normalisation of convnets, ResNets and heads: batch or group")
+    groups: int | None = Field(
+        None,
+        ge=1,
+        description="GroupNorm of convnets and ResNets: number of groups; unset: the most up to 32 with 8 channels each",
+    )
     stem: Literal["3x3", "imagenet"] = Field("3x3", description="first layer of 2-D ResNets: 3x3, or 7x7 with max-pooling")
+    normalize_input: Literal[True, False, "half"] = Field(
+        True,
+        description="what the encoder does to samples first: true subtracts the mean of the training samples and divides by "
+        "their deviation, per channel; half takes 0.5 for both; false leaves them in [0, 1]",
+    )
+    input_size: int | None = Field(
+        None,
+        gt=0,
+        description="edge of the images that the network sees: stored ones are squeezed to it, and views are cropped from the "
+        "stored size to it; unset: the stored size",
+    )
     pretrained: str | None = Field(
         None, min_length=1, description="start from this encoder: a finished run directory, or a .safetensors file of one"
     )
@@ -43,6 +60,14 @@ class ModelConfig(Section):
         default_factory=dict,
         description="options of the convnet: widths, depth, pool, feature_dim; or keyword arguments for your own module",
     )
+
+    def norms(self, spatial_dims: int) -> NormOf:
+        """Return what makes the normalisation layers of an encoder.
+
+        Args:
+            spatial_dims: 2 for images, 1 for series.
+        """
+        return lambda channels: make_norm(self.norm, channels, spatial_dims, groups=self.groups)
 
 
 class Backbone(nn.Module):
@@ -56,15 +81,23 @@ class Backbone(nn.Module):
         mean: per channel; all channels when there is one number.
         std: likewise.
         spatial_dims: how many dimensions follow the channels of a sample: 2 for images, 1 for series.
+        input_size: edge that images of another size are resized to, without a crop; None takes them as they are.
     """
 
     mean: Tensor
     std: Tensor
 
     def __init__(
-        self, trunk: nn.Module, feature_dim: int, mean: tuple[float, ...], std: tuple[float, ...], spatial_dims: int
+        self,
+        trunk: nn.Module,
+        feature_dim: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        spatial_dims: int,
+        input_size: int | None = None,
     ) -> None:
         super().__init__()
+        self.input_size = input_size
         self.trunk = trunk
         self.feature_dim = feature_dim
         per_channel = (1, -1, *[1] * spatial_dims)
@@ -78,6 +111,9 @@ class Backbone(nn.Module):
             samples: floats as the data gives them: images in [0, 1], shape (batch, channels, height, width), or series, shape
                 (batch, channels, length).
         """
+        if self.input_size is not None and samples.shape[2:] != (self.input_size, self.input_size):
+            size = (self.input_size, self.input_size)
+            samples = F.interpolate(samples, size=size, mode="bilinear", antialias=True, align_corners=False)
         return self.trunk((samples - self.mean).div_(self.std))  # type: ignore[no-any-return]
 
 
@@ -107,16 +143,22 @@ def make_backbone(
         std: what to divide by, per channel.
     """
     channels, *spatial = input_shape
+    if config.normalize_input is not True:
+        mean, std = ((0.5,), (0.5,)) if config.normalize_input == "half" else ((0.0,), (1.0,))
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
             raise ValueError(f"{name} has {len(numbers)} numbers for {channels} channels")
     if min(std) <= 0:
         raise ValueError(f"std must be > 0, got {std}")
+    if config.input_size is not None:
+        if len(spatial) != 2:
+            raise UserError(f"model.input_size = {config.input_size} is for images, but samples have shape {input_shape}.")
+        input_shape = (channels, config.input_size, config.input_size)
     config = fitting_backbone(config, input_shape, on_gpu=False)
     trunk = _build(config, input_shape)
     known_dim = getattr(trunk, "feature_dim", None) if config.backbone in backbones else None
     feature_dim = known_dim if isinstance(known_dim, int) else _probe(trunk, config.backbone, input_shape)
-    return Backbone(trunk, feature_dim, mean, std, len(spatial))
+    return Backbone(trunk, feature_dim, mean, std, len(spatial), config.input_size)
 
 
 def image_shape(input_shape: tuple[int, ...], config: ModelConfig) -> tuple[int, int, int]:

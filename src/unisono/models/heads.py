@@ -16,7 +16,7 @@ def mlp(dims: Sequence[int], norm: Norm | None = "group", last_norm: bool = Fals
 
     The heads of the papers, for features of width h:
 
-    - Orchestra, SimCLR and SpecLoss there: ``mlp((h, 512, 512))``.
+    - Orchestra, SimCLR, SpecLoss and RotPred there: ``mlp((h, 512, 512), last_norm=True)``.
     - SimCLR, spectral and client-id projectors of federated SimCLR with user verification: ``mlp((h, 2048, 128), norm=None)``;
       its SimSiam: the same with ``norm="group"``, and the predictor ``mlp((128, 2048, 128))``.
     - SimSiam (Chen & He 2021): projector ``mlp((h, 2048, 2048, 2048), last_norm=True)``, predictor with a bottleneck
@@ -59,3 +59,20 @@ class Normalized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(self.net(x), dim=1)
+
+
+class NearestCentroid(nn.Module):
+    """Samples to cluster scores: similarity to the global centroids over the temperature."""
+
+    centroids: Tensor
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module, centroids: Tensor, temperature: float) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.projector = projector
+        self.register_buffer("centroids", centroids)
+        self.temperature = temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores, shape (batch, num_clusters)."""
+        return F.normalize(self.projector(self.encoder(x)), dim=1) @ self.centroids.T / self.temperature

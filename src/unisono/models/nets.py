@@ -79,34 +79,37 @@ def add_targets(nets: nn.ModuleDict, names: Sequence[str]) -> nn.ModuleDict:
 
 
 def update_ema(target: nn.Module, online: nn.Module, momentum: float) -> None:
-    """Move the target towards the online module, in place: target = momentum * target + (1 - momentum) * online.
+    """Move the target's parameters towards the online ones, in place: target = momentum * target + (1 - momentum) * online.
 
-    The rule covers parameters and float buffers alike, so a target's BatchNorm statistics trail the online ones as its weights
-    do.
+    Buffers stay: the BatchNorm statistics of a target, which is in train mode, follow the batches that pass through it.
 
     Args:
         target: the slow copy.
         online: a module of the same shape.
         momentum: 1 leaves the target as it is, 0 makes it a copy.
     """
-    averages, values = state_view(target), state_view(online)
+    averages, values = (
+        {name: parameter.detach() for name, parameter in module.named_parameters()} for module in (target, online)
+    )
     if averages.keys() != values.keys():
         odd = min(averages.keys() ^ values.keys())
-        raise ValueError(f"only one of target and online has the tensor {odd!r}")
+        raise ValueError(f"only one of target and online has the parameter {odd!r}")
     if averages:
         torch._foreach_lerp_(list(averages.values()), [values[name] for name in averages], 1 - momentum)
 
 
 def weight_divergence(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    """Return the mean over weight tensors of the L2 distance between two states of one network.
+    """Return the mean over convolution kernels of the L2 distance between two states of one network.
 
-    Biases and the scales, shifts and statistics of norms, all vectors, are left out.
+    As in the code of FedU (EasyFL), which takes the weights that are called ``conv``, the kernels of shortcuts do not count. A
+    network without convolutions is measured by its weight matrices.
 
     Args:
         first: a state.
         second: another, with the same names and shapes.
     """
-    names = [name for name, tensor in first.items() if tensor.dim() > 1]
+    kernels = [name for name, tensor in first.items() if tensor.dim() > 2 and "shortcut" not in name]
+    names = kernels or [name for name, tensor in first.items() if tensor.dim() > 1]
     if not names:
         return 0.0
     differences = torch._foreach_sub([first[name] for name in names], [second[name] for name in names])
@@ -114,10 +117,10 @@ def weight_divergence(first: Mapping[str, Tensor], second: Mapping[str, Tensor])
 
 
 def mix_states(first: Mapping[str, Tensor], second: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
-    """Return the state weight * first + (1 - weight) * second."""
-    names = list(first)
+    """Return the state weight * first + (1 - weight) * second, with the batch statistics of ``second`` as they are."""
+    names = [name for name in first if not name.endswith(("running_mean", "running_var"))]
     mixed = torch._foreach_lerp([second[name] for name in names], [first[name] for name in names], weight) if names else []
-    return dict(zip(names, mixed, strict=True))
+    return {**second, **dict(zip(names, mixed, strict=True))}
 
 
 def freeze(module: M) -> M:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import nn
 
+from unisono.core.errors import UserError
+
 Norm = Literal["batch", "group"]
+NormOf = Callable[[int], nn.Module]
+"""Number of channels to a normalisation layer."""
 
 MAX_GROUPS = 32
 MIN_GROUP_WIDTH = 8
 
 
-def make_norm(kind: Norm, channels: int, spatial_dims: int, affine: bool = True) -> nn.Module:
+def make_norm(kind: Norm, channels: int, spatial_dims: int, affine: bool = True, groups: int | None = None) -> nn.Module:
     """Return a normalisation layer over ``channels``.
 
     Args:
@@ -20,11 +25,19 @@ def make_norm(kind: Norm, channels: int, spatial_dims: int, affine: bool = True)
         channels: size of dimension 1 of the input.
         spatial_dims: how many dimensions follow: 2 for images, 1 for series, 0 for vectors.
         affine: whether the layer learns a scale and a shift.
+        groups: of GroupNorm; None takes ``num_groups``.
     """
     if kind == "group":
-        return nn.GroupNorm(num_groups(channels), channels, affine=affine)
+        if groups is not None and channels % groups:
+            raise UserError(f"model.groups must divide the channels of every layer, got {groups} for {channels} channels.")
+        return nn.GroupNorm(groups or num_groups(channels), channels, affine=affine)
     batch_norm = nn.BatchNorm2d if spatial_dims == 2 else nn.BatchNorm1d
     return batch_norm(channels, affine=affine)
+
+
+def batch_norm_learns(net: nn.Module) -> bool:
+    """Return whether a layer of the net is a BatchNorm in train mode, so that the rows of a batch mix."""
+    return any(part.training for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
 
 
 def num_groups(channels: int) -> int:

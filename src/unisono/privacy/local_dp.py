@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -63,6 +63,23 @@ class LocalDp:
             dim: coordinates of a sum.
         """
         return self.sum_deviation * math.sqrt(dim) * float(2**self.num_levels) / max(num_samples, 1)
+
+    def warnings(self, client_sizes: Sequence[int], dim: int) -> tuple[str, ...]:
+        """Return a sentence if the noise drowns the centroids of a client of median size.
+
+        Args:
+            client_sizes: samples of each client.
+            dim: coordinates of a sum.
+        """
+        median = sorted(client_sizes)[len(client_sizes) // 2]
+        ratio = self.noise_to_signal(median, dim)
+        if ratio <= 1:
+            return ()
+        return (
+            f"the noise of method.privacy = 'local-dp' is {ratio:.1f} times as large as the signal for a client of {median} "
+            "samples, so its centroids are mostly noise: raise method.epsilon, or lower method.projection_dim, tree_depth "
+            "or the number of clients",
+        )
 
     def numbers(self, releases: Mapping[int, int], smallest: int | None) -> dict[str, Any]:
         """Return the numbers for the log and the report, for the client that released most often."""

@@ -11,7 +11,7 @@ from unisono.runs.evaluation import PREFIX
 
 Metrics = Sequence[Mapping[str, Any]]
 COUNTS = ("round", "asked", "answered", "bytes_down", "bytes_up")
-WITHOUT_LABELS = ("align", "uniformity", "score")
+WITHOUT_LABELS = ("align", "uniformity", "score", "encoder-score")
 INFORMATION = "mi_"
 """Metrics of this prefix bound mutual information and share a chart."""
 SAID = {
@@ -22,9 +22,12 @@ SAID = {
     "delay_seconds": ("Delay", "seconds since the start", "Of exchange and uploads, in the network that is modelled."),
     "delta": ("Mixing of clusters", "delta", "Inter-cluster mixing of the received centroids: near 1 they are not apart."),
     "divergence": ("Divergence", "distance", "Of the global encoder from the one a client trained last."),
-    "label_variance": ("Variance of label counts", "variance", "0 where every client holds as many samples of each class."),
+    "false_negatives": ("False negatives", "share of triplets", "Those whose negative has the class of its anchor."),
+    "label_variance": ("Variance of label shares", "variance", "0 where clients draw as many samples of each class."),
+    "label_variance_anchors": ("Variance of anchors' label shares", "variance", ""),
+    "label_variance_negatives": ("Variance of negatives' label shares", "variance", ""),
     "moved": ("Movement of centroids", "distance", "The farthest that one has moved in the round."),
-    "num_global_clusters": ("Global clusters", "clusters", ""),
+    "num_centroids": ("Centroids that arrived", "centroids", ""),
     "personal_predictor": ("Personal predictors", "share of clients", "Clients that kept their own."),
     "own_weight": ("Weight of own models", "mean over clients", "1 where clients start from their own model alone."),
     "points_moved": ("Points between clients", "points a round", "What neighbours sent each other."),
@@ -33,6 +36,7 @@ SAID = {
     "skipped_batches": ("Skipped batches", "batches of a client", "Too small to learn from."),
     "smallest_cluster": ("Smallest local cluster", "samples", "Behind a centroid that left a client; mean over clients."),
     "steps": ("Steps of a client", "steps since the start", ""),
+    "union_negatives": ("Negatives from the union", "share of triplets", "Nothing was received that could serve instead."),
 }
 """Title, axis and meaning of single metrics."""
 

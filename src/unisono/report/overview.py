@@ -85,6 +85,7 @@ def split_in_words(tree: Tree) -> str:
     details = {
         "dirichlet": f" with alpha {split['alpha']:g}",
         "dirichlet-prior": f" with alpha {split['alpha']:g}",
+        "pachinko": f" with alpha {split['alpha']:g} and {split['fine_alpha']:g}",
         "classes-per-client": f", {split['classes_per_client']} classes each",
         "quantity-skew": f" with sigma {split['sigma']:g}",
     }

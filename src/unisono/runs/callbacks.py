@@ -1,17 +1,18 @@
 """Callbacks that write a run down: logs, failures, privacy, checkpoints, and the exchange log.
 
-``ExchangeLog`` looks up the rows that a client was sent in the labels of a simulation; no client sees a label.
+``ExchangeLog`` looks up the rows that a client drew in the labels of a simulation; no client sees a label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unisono.core.errors import ClientError
+from unisono.core.method import Method
 from unisono.core.payload import Reduce, Share, Tensors
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundRecord, ServerState
@@ -103,48 +104,55 @@ def _client_seconds(record: RoundRecord) -> float:
     return sum(stats.seconds for _, stats in record.clients)
 
 
-EXTRA_PHASES = ("push", "offer")
-"""Phases that training without exchange does not have."""
-
-
 class ExchangeLog(Callback):
-    """Callback that logs points and bytes over each link, and the variance of each client's label counts, every round.
+    """Callback that logs points and bytes over each link, and the labels of the points that each client's steps drew.
 
-    Adds ``label_variance``, the mean over clients, to the metrics, and ``exchange_slowest``, the time of the client that needed
-    longest for its part in the exchange, to the timings.
+    Adds means over clients to the metrics: ``label_variance``, the same of anchors and of negatives, and ``false_negatives``.
+    Adds ``exchange_slowest``, the time of the client that needed longest for its part in the exchange, to the timings.
 
     Args:
         directory: where the log goes.
-        store: the clients' local states, which hold what they received.
-        indices: the rows of each client.
+        store: the clients' local states, which tell what they drew.
+        method: reads these, and knows its phases.
+        num_clients: size of the federation.
         labels: of all rows, -1 where unknown; None where there are none.
     """
 
     def __init__(
-        self, directory: RunDirectory, store: ClientStateStore, indices: Sequence[Tensor], labels: Tensor | None
+        self, directory: RunDirectory, store: ClientStateStore, method: Method, num_clients: int, labels: Tensor | None
     ) -> None:
         self._log = directory.logs["exchange"]
         self._store = store
+        self._method = method
+        self._num_clients = num_clients
         self._labels = labels
-        self._own = [] if labels is None else [label_counts(labels, rows) for rows in indices]
 
     def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
-        entry: dict[str, Any] = {"round": record.round, "links": _links(state.server.groups.get("ledger", {}))}
+        entry: dict[str, Any] = {"round": record.round, "links": _links(self._method.exchange_ledger(state.server))}
         if self._labels is not None:
-            held = [own + self._received(client, self._labels) for client, own in enumerate(self._own)]
-            variances = label_variance(torch.stack(held))
-            entry["label_variance"] = variances.tolist()
-            record.metrics["label_variance"] = float(variances.mean())
+            found = [self._drawn(client, record.round, self._labels) for client in range(self._num_clients)]
+            for name in dict.fromkeys(name for client in found for name in client):
+                entry[name] = [client.get(name) for client in found]
+                numbers = [client[name] for client in found if isinstance(client.get(name), float)]
+                record.metrics |= {name: sum(numbers) / len(numbers)} if numbers else {}
         self._log.append(entry)
         seconds: dict[int, float] = {}
         for phase, stats in record.clients:
-            if phase in EXTRA_PHASES:
+            if phase in self._method.exchange_phases:
                 seconds[stats.client_id] = seconds.get(stats.client_id, 0.0) + stats.seconds
         record.seconds["exchange_slowest"] = max(seconds.values(), default=0.0)
 
-    def _received(self, client: int, labels: Tensor) -> Tensor:
-        buffer = self._store.get(client).groups.get("buffer", {})
-        return label_counts(labels, buffer.get("rows", torch.empty(0, dtype=torch.int64)))
+    def _drawn(self, client: int, round: int, labels: Tensor) -> dict[str, Any]:
+        """Return numbers about the labels of the points that a client drew; nothing where it drew none."""
+        rows = {name: drawn for name, drawn in self._method.drawn_rows(self._store.get(client), round).items() if len(drawn)}
+        counts = {name: label_counts(labels, drawn) for name, drawn in rows.items()}
+        if not counts:
+            return {}
+        found: dict[str, Any] = {"label_variance": label_variance(torch.stack(list(counts.values())).sum(dim=0))}
+        found |= {f"label_variance_{name}": label_variance(count) for name, count in counts.items()}
+        if "anchors" in rows and "negatives" in rows:
+            found["false_negatives"] = false_negatives(labels[rows["anchors"]], labels[rows["negatives"]])
+        return found | {f"drawn_{name}": count.tolist() for name, count in counts.items()}
 
 
 def label_counts(labels: Tensor, rows: Tensor) -> Tensor:
@@ -153,15 +161,27 @@ def label_counts(labels: Tensor, rows: Tensor) -> Tensor:
     return torch.bincount(found[found >= 0], minlength=int(labels.max()) + 1)
 
 
-def label_variance(counts: Tensor) -> Tensor:
-    """Return the variance of each client's points per label, float64 of shape (num_clients,); 0 where all are alike.
+def label_variance(counts: Tensor) -> float:
+    """Return the variance over labels of their shares among the points that a client drew; 0 where all are alike.
 
-    CF-CL (Wagle et al.), Fig. 3(c): "the variance of count of datapoints sampled from each labels across devices".
+    CF-CL (Wagle et al.), Fig. 3(c): "variance of count of datapoints sampled from each label", "in local SGD iterations". All
+    clients draw as many points in an interval, so the variance of counts is this times the square of their number.
 
     Args:
-        counts: points per client and label, shape (num_clients, num_labels).
+        counts: points per label, shape (num_labels,).
     """
-    return counts.double().var(dim=1, correction=0)
+    return float((counts.double() / max(1, int(counts.sum()))).var(correction=0))
+
+
+def false_negatives(anchors: Tensor, negatives: Tensor) -> float:
+    """Return the share of triplets whose negative has the label of its anchor; triplets with an unknown label do not count.
+
+    Args:
+        anchors: labels, -1 where unknown, shape (num_triplets,).
+        negatives: of the same triplets.
+    """
+    known = (anchors >= 0) & (negatives >= 0)
+    return float((anchors == negatives)[known].double().mean()) if bool(known.any()) else 0.0
 
 
 def _links(ledger: Tensors) -> list[dict[str, int]]:

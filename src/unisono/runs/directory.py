@@ -21,6 +21,8 @@ REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "fail
 
 FLOORS_FILE = "floors.json"
 """Scores of raw pixels, their PCA and untrained weights, by floor and probe."""
+START_FILE = "start.json"
+"""Scores of the run's weights before the first round, where ``evaluation.probe_start`` asks for them."""
 
 
 class RunDirectory:
@@ -29,7 +31,8 @@ class RunDirectory:
     ``config.toml`` (resolved), ``run_info.json`` (what the data told the method), ``metrics.jsonl``, ``clients.jsonl``,
     ``exchange.jsonl`` (what clients sent each other), ``notes.jsonl`` (what the user should read), ``privacy.jsonl``,
     ``failures.jsonl``, ``timings.jsonl``, ``checkpoints/``, ``probes/`` (layers of a warm start), ``model/``, ``clusters/``
-    (contact sheets), ``status.json``, ``privacy.json`` (what left the clients, and what is promised about it).
+    (contact sheets), ``start.json`` (scores before the first round), ``status.json``, ``privacy.json`` (what left the clients,
+    and what is promised about it).
 
     Args:
         path: the directory.

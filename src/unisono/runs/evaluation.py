@@ -13,7 +13,8 @@ from unisono.core.context import Context
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.data.partition import Partition, mean_number_held
-from unisono.evaluation.config import EvaluationConfig
+from unisono.data.views import ViewsConfig, make_views
+from unisono.evaluation.config import EvaluationConfig, chosen_probes
 from unisono.evaluation.floors import Floors, measure_floors
 from unisono.evaluation.linear import LinearClassifier
 from unisono.evaluation.probes import ProbeData, run_probes
@@ -23,6 +24,7 @@ from unisono.runs.probe_layers import ProbeLayers
 
 PREFIX = "probe."
 """Probe results stand under this prefix in metrics.jsonl."""
+NO_PROJECTOR = "align, uniformity and score are those of the encoder's features, because {} has no projector"
 
 
 class Evaluator:
@@ -52,6 +54,7 @@ class Evaluator:
         self._seed = seed
         self._views = views
         self._client_indices = client_indices
+        self._crop_flip = make_views(ViewsConfig(preset="orchestra-supervised"), method.info.input_shape).first
 
     def __call__(
         self,
@@ -78,15 +81,32 @@ class Evaluator:
             client_indices=self._client_indices,
             previous_cluster_model=None if previous is None else self._method.cluster_model(previous),
             layers=layers,
+            crop_flip=self._crop_flip,
+            projector=self._method.projector(server),
         )
+
+    def space_note(self, server: Payload) -> str:
+        """Return a sentence if the score without labels looks at the encoder's features; empty otherwise."""
+        clusters = self._method.overrides("cluster_model")
+        scored = "alignment" in chosen_probes(self._config, self._data.has_labels, clusters, self._data.held_out)
+        return NO_PROJECTOR.format(self._method.name) if scored and self._method.projector(server) is None else ""
 
     def floors(self) -> Floors:
         """Return the scores of raw pixels, their principal components and untrained weights, by the same probes."""
         if not self._config.floors:
             return {}
         clusters = self._method.overrides("cluster_model")
-        untrained = self._method.encoder(self._method.init_server(Context(0)))
-        return measure_floors(self._config, self._data, untrained, clusters, self._views, self._client_indices)
+        server = self._method.init_server(Context(0))
+        return measure_floors(
+            self._config,
+            self._data,
+            self._method.encoder(server),
+            clusters,
+            self._views,
+            self._client_indices,
+            self._crop_flip,
+            self._method.projector(server),
+        )
 
 
 class Evaluation(Callback):
@@ -130,6 +150,7 @@ class EvaluationCallback(Evaluation):
         self._previous: Payload | None = None
         self._store = layers
         self._layers: dict[str, LinearClassifier] = {}
+        self._said = False
 
     def on_run_start(self, state: ServerState) -> None:
         self._previous = state.server
@@ -145,6 +166,9 @@ class EvaluationCallback(Evaluation):
         if self._store is not None:
             self._store.save(state.round, self._layers)
         record.metrics.update({PREFIX + name: value for name, value in results.items()})
+        note = "" if self._said else self._evaluator.space_note(state.server)
+        record.notes += [note] if note else []
+        self._said = True
         record.seconds["probe"] = time.perf_counter() - start
 
     def floors(self) -> Floors:

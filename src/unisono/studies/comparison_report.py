@@ -6,7 +6,7 @@ from unisono.report.blocks import Block, Series, code, document, lines, section,
 from unisono.report.html import render
 from unisono.studies.comparison import Comparison
 from unisono.studies.figure import axis_name, shown
-from unisono.studies.history import AXES, in_percent, parse_time_to_target
+from unisono.studies.history import AXES, in_percent, logged_name
 from unisono.studies.mean_curve import mean_over_seeds
 from unisono.studies.seed_groups import Group
 from unisono.studies.study import Axis
@@ -41,7 +41,7 @@ def comparison_report(comparison: Comparison, command: str = "") -> str:
 
 def _charts(comparison: Comparison, axis: Axis) -> list[Block]:
     """Return a chart per metric, and one for the loss; lines are means over seeds, bands their deviation."""
-    names = [metric for metric in comparison.metrics if parse_time_to_target(metric) is None]
+    names = [metric for metric in comparison.metrics if logged_name(metric) == metric]
     charts = []
     for metric in dict.fromkeys([*names, *(["loss"] if axis == "rounds" else [])]):
         series = [one for group in comparison.groups if (one := _series(group, metric, axis)) is not None]

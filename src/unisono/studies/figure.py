@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unisono.report.palette import LIGHT
 from unisono.studies.correlation import correlation, pairs_of
-from unisono.studies.history import AXES, in_percent, parse_time_to_target
+from unisono.studies.history import AXES, in_percent, logged_name
 from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
 from unisono.studies.study import UNTRAINED
@@ -76,9 +76,6 @@ def paper_value(results: Results, metric: str, variant: str, setting: str) -> fl
 
 def axis_name(metric: str) -> str:
     """Return a metric with its unit."""
-    target = parse_time_to_target(metric)
-    if target is not None:
-        return metric
     return f"{metric} [%]" if in_percent(metric) else metric
 
 
@@ -119,7 +116,7 @@ def _panels(figure: Figure, results: Results, metric: str, row: int, num_rows: i
 def _ours(results: Results, metric: str, variant: str, setting: str) -> tuple[float | None, float]:
     factor = 100 if in_percent(metric) else 1
     summary = results.summary(metric, variant, setting)
-    return (None if summary.mean is None else factor * summary.mean), factor * (summary.deviation or 0.0)
+    return (None if summary.mean is None else factor * summary.mean), factor * (summary.spread or 0.0)
 
 
 def _point(results: Results, metric: str, variant: str, setting: str, paper: bool) -> tuple[float | None, float]:
@@ -187,14 +184,14 @@ def _draw_line(figure: Figure, results: Results) -> None:
 def _draw_curves(figure: Figure, results: Results) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    study, axis = results.study, results.study.config.axis
-    metrics = [metric for metric in study.config.metrics if parse_time_to_target(metric) is None]
-    settings = study.setting_names
-    figure.set_size_inches(PANEL_WIDTH * len(settings), PANEL_HEIGHT * len(metrics))
-    for row, metric in enumerate(metrics):
+    study, settings = results.study, results.study.setting_names
+    metrics = [metric for metric in study.config.metrics if logged_name(metric) == metric]
+    rows = [(metric, axis) for axis in study.config.axes for metric in metrics]
+    figure.set_size_inches(PANEL_WIDTH * len(settings), PANEL_HEIGHT * len(rows))
+    for row, (metric, axis) in enumerate(rows):
         factor = 100 if in_percent(metric) else 1
         for column, setting in enumerate(settings):
-            axes = figure.add_subplot(len(metrics), len(settings), row * len(settings) + column + 1)
+            axes = figure.add_subplot(len(rows), len(settings), row * len(settings) + column + 1)
             for number, variant in enumerate(study.row_names):
                 curve = mean_curve(results, metric, variant, setting, axis)
                 if variant == UNTRAINED:

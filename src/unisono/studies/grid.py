@@ -78,11 +78,29 @@ def make_cells(
     found = []
     for seed in study.config.seeds if seeds is None else seeds:
         for setting in study.settings:
-            variants = [variant for variant in study.variants if not _skipped(study, variant.name, setting.name)]
+            run = [variant for variant in study.variants if not variant.quoted]
+            variants = [variant for variant in run if not _skipped(study, variant.name, setting.name)]
             if study.config.untrained and variants and not _skipped(study, UNTRAINED, setting.name):
                 found.append(_make(study, variants[0], setting, seed, directory, overrides, UNTRAINED))
             found += [_make(study, variant, setting, seed, directory, overrides, variant.name) for variant in variants]
     return found
+
+
+def check_cells(cells: Iterable[Cell], scale: str) -> None:
+    """Raise a UserError if the parts of a cell do not fit, or if its method says that it would test nothing.
+
+    Args:
+        cells: before any of them runs.
+        scale: of their study.
+    """
+    for cell in cells:
+        config = cell.config()
+        if cell.untrained or config.partition.scheme == "natural":  # nothing is trained, or nobody knows how many clients
+            continue
+        clients = config.cohort.expected_size(config.partition.num_clients)
+        problem = config.method_class.study_problem(config.method, clients, scale)
+        if problem is not None:
+            raise UserError(f"{cell.title}: {problem}.")
 
 
 def select(cells: Sequence[Cell], study: Study, names: Iterable[str]) -> list[Cell]:

@@ -1,4 +1,7 @@
-"""Maps of embeddings side by side: a panel for every variant and setting, a point for every test sample, coloured by class."""
+"""Maps of embeddings side by side: a panel for every variant and setting, a point for every test sample.
+
+Points are features or soft assignments, colours are classes or clusters, as the study says.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unisono.core.errors import UserError
 from unisono.evaluation.features import embed
 from unisono.experiment import Experiment
 from unisono.loaded import load
@@ -13,6 +17,7 @@ from unisono.report.palette import LIGHT
 from unisono.report.projection import Array, chosen_projection, project
 from unisono.studies.grid import Cell
 from unisono.studies.results import CellResult, Results, number
+from unisono.studies.study import StudyConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,9 +42,9 @@ def draw_maps(figure: Figure, results: Results) -> None:
     metric = results.study.config.metrics[0]
     names: tuple[str, ...] = ()
     for place, cell_result in enumerate(panels, start=1):
-        features, labels, names = _points(cell_result.cell)
-        kind = chosen_projection("tsne", len(features))
-        places = project([features], kind, cell_result.cell.seed)[0]
+        points, labels, names = _points(cell_result.cell, results.study.config)
+        kind = chosen_projection("tsne", len(points))
+        places = project([points], kind, cell_result.cell.seed)[0]
         axes = figure.add_subplot(rows, columns, place)
         for label in range(len(names)):
             chosen = labels == label
@@ -67,15 +72,28 @@ def _title(cell_result: CellResult, metric: str) -> str:
     return f"{cell_result.cell.variant}{setting}" + ("" if value is None else f"\n{metric} {number(value, metric)}")
 
 
-def _points(cell: Cell) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return features and labels of test samples, and the names of classes."""
+def _points(cell: Cell, config: StudyConfig) -> tuple[Array, Array, tuple[str, ...]]:
+    """Return the points of test samples, the number of each one's colour, and the names of the colours."""
     experiment = Experiment.prepare(cell.config())
-    data = experiment.dataset
+    samples, true_labels = experiment.probe_data().judged
     server = experiment.initial_server() if cell.untrained else load(cell.path).server
-    samples = data.test_samples[:MOST_POINTS]
-    features = embed(experiment.method.encoder(server), samples).double().numpy()
-    labels = np.zeros(len(samples)) if data.test_labels is None else data.test_labels[:MOST_POINTS].numpy()
-    return features, labels, data.class_names if data.test_labels is not None else ("samples",)
+    samples = samples[:MOST_POINTS]
+    assignments = None
+    if "clusters" in (config.map_points, config.map_colours):
+        clusters = experiment.method.cluster_model(server)
+        if clusters is None:
+            raise UserError(
+                f"{cell.title} has no clusters to draw: set study.map_points = 'features' and study.map_colours = 'classes'."
+            )
+        assignments = embed(clusters, samples).double().softmax(dim=1).numpy()
+    if assignments is not None and config.map_points == "clusters":
+        points = assignments
+    else:
+        points = embed(experiment.method.encoder(server), samples).double().numpy()
+    if assignments is not None and config.map_colours == "clusters":
+        return points, assignments.argmax(axis=1), tuple(f"cluster {number}" for number in range(assignments.shape[1]))
+    labels = np.zeros(len(samples)) if true_labels is None else true_labels[:MOST_POINTS].numpy()
+    return points, labels, experiment.dataset.class_names if true_labels is not None else ("samples",)
 
 
 def _add_classes(figure: Figure, names: tuple[str, ...]) -> None:

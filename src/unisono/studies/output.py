@@ -62,8 +62,8 @@ def as_markdown(results: Results) -> str:
 
 def small_print(results: Results) -> str:
     """Return how to read the table."""
-    words = ["Mean ± standard deviation over seeds; accuracies in percent."]
     config = results.study.config
+    words = [f"Mean ± {config.spread} over seeds; accuracies in percent."]
     if any(map(results.study.has_paper_numbers, config.metrics)):
         words.append("The paper's numbers are in square brackets.")
     if config.plot == "scatter" and len(config.metrics) > 1:

@@ -30,7 +30,7 @@ from unisono.models.pretrained import PREFIX
 from unisono.rehearsal import Measurement, estimate_memory, estimate_run, rehearse
 from unisono.rehearsal_engine import Limits, Part
 from unisono.runs.directory import RunDirectory
-from unisono.studies.grid import Cell
+from unisono.studies.grid import Cell, check_cells
 from unisono.studies.runner import comparable
 
 SAME_STEP = (
@@ -94,9 +94,11 @@ class Rehearser:
 
     Args:
         measure: makes and measures the steps, by default in a process of its own.
+        scale: of the study.
     """
 
-    def __init__(self, measure: Measure | None = None) -> None:
+    def __init__(self, measure: Measure | None = None, scale: str = "small") -> None:
+        self._scale = scale
         self._measure = measure or measure_in_process
         self._datasets: dict[str, Dataset] = {}
         self._measured: dict[str, Measurement | str] = {}
@@ -125,6 +127,7 @@ class Rehearser:
             others: cells by path, in which those are found that it starts from.
         """
         try:
+            check_cells((cell,), self._scale)
             with self._stand_in(cell, others or {}) as config:
                 experiment = self._prepare(config)
                 part = Part.of(experiment)

@@ -22,10 +22,12 @@ class Summary:
     Args:
         values: one for each seed that has one, in the order of seeds.
         num_runs: finished runs, those that never reached the value included.
+        standard_error: whether ± is the standard error of the mean and not the standard deviation.
     """
 
     values: Sequence[float]
     num_runs: int
+    standard_error: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -36,6 +38,12 @@ class Summary:
     def deviation(self) -> float | None:
         """The standard deviation over seeds, as of a sample; None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def spread(self) -> float | None:
+        """The number behind ±: the standard deviation, or the standard error of the mean; None for fewer than two values."""
+        deviation = self.deviation
+        return deviation / math.sqrt(len(self.values)) if self.standard_error and deviation is not None else deviation
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ class Results:
     def summary(self, metric: str, variant: str, setting: str) -> Summary:
         """Return a metric over seeds."""
         runs = self.finished(variant, setting)
-        return Summary([value for run in runs if (value := run.values[metric]) is not None], len(runs))
+        values = [value for run in runs if (value := run.values[metric]) is not None]
+        return Summary(values, len(runs), self.study.config.spread == "standard error")
 
     def floors(self, metric: str) -> dict[str, dict[str, float]]:
         """Return the scores of the floors by floor and setting, as the first finished run of the setting has them.
@@ -137,14 +146,36 @@ def collect(study: Study, cells: Iterable[Cell], failures: Mapping[Cell, str] | 
         cells: finished or not.
         failures: reasons of those that failed just now.
     """
+    found = [(cell, status_of(cell.path)) for cell in cells]
+    histories = {cell: History(cell.path) for cell, status in found if status is CellStatus.finished}
     cell_results = []
-    for cell in cells:
-        status = status_of(cell.path)
-        history = History(cell.path) if status is CellStatus.finished else None
+    for cell, status in found:
+        history, targets = histories.get(cell), _targets(study, cell, histories)
         names = study.metric_names(cell.variant).items()
-        values = {metric: history.value(name) if history else None for metric, name in names}
+        values = {metric: history.value(name, targets.get(name)) if history else None for metric, name in names}
         cell_results.append(CellResult(cell, status, history, values, (failures or {}).get(cell, "")))
     return Results(study, cell_results)
+
+
+def _targets(study: Study, cell: Cell, histories: Mapping[Cell, History]) -> dict[str, float]:
+    """Return what ``steps to 50% of linear`` has to reach for a cell: a share of the way from its peers' first to best value.
+
+    Peers have the same recipe, setting and seed; they differ by their variant, and begin with the same weights.
+    """
+    found = {}
+    for name in study.metric_names(cell.variant).values():
+        target = parse_time_to_target(name)
+        if target is not None and target.relative:
+            peers = [run for other, run in histories.items() if _key(other) == _key(cell) and not other.untrained]
+            curves = [curve for run in peers if (curve := run.curve(target.metric, target.axis))]
+            low = statistics.fmean([curve[0][1] for curve in curves]) if curves else 0.0
+            high = max((value for curve in curves for _, value in curve), default=0.0)
+            found[name] = low + target.value * (high - low)
+    return found
+
+
+def _key(cell: Cell) -> tuple[str, str, int]:
+    return cell.reference, cell.setting, cell.seed
 
 
 def number(value: float | str | None, metric: str) -> str:
@@ -172,7 +203,7 @@ def mean_and_deviation(summary: Summary, metric: str) -> str:
         return ""
     if summary.mean is None:
         return "not reached" if parse_time_to_target(metric) else ""
-    text = with_deviation(summary.mean, summary.deviation, metric)
+    text = with_deviation(summary.mean, summary.spread, metric)
     return text if len(summary.values) == summary.num_runs else f"{text} ({len(summary.values)} of {summary.num_runs})"
 
 

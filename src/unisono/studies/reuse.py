@@ -18,7 +18,7 @@ from unisono.report.environment import environment
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import explained, write_atomically
 from unisono.studies.grid import Cell
-from unisono.studies.history import parse_time_to_target
+from unisono.studies.history import axis_of
 from unisono.studies.runner import CellStatus, comparable, status_of
 from unisono.studies.study import Study
 
@@ -32,9 +32,7 @@ OF_THE_MOMENT = ("started", "memory")
 
 def is_timed(study: Study) -> bool:
     """Return whether the study measures time, which is not the same twice."""
-    targets = [parse_time_to_target(metric) for metric in study.config.metrics]
-    axes = [study.config.axis, *study.config.metrics, *(target.axis for target in targets if target is not None)]
-    return any(axis in CLOCKS for axis in axes)
+    return any(axis in CLOCKS for axis in (*study.config.axes, *study.config.metrics, *map(axis_of, study.config.metrics)))
 
 
 def find_reusable_runs(cells: Iterable[Cell], directory: Path) -> dict[Cell, Path]:

@@ -26,7 +26,7 @@ FORMAT = 1
 UNTRAINED = "untrained weights"
 """The row of encoders before the first round."""
 Scale = Literal["small", "paper"]
-Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay"]
+Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay", "transmission"]
 Paper = Mapping[str, Mapping[str, Mapping[str, float | str]]]
 """The paper's numbers by metric, variant and setting."""
 C = TypeVar("C", bound="ChoiceConfig")
@@ -53,6 +53,7 @@ class VariantConfig(ChoiceConfig):
     """A row of the table or a line of the figure: ``[[variant]]``."""
 
     metrics: dict[str, str] = Field(default_factory=dict, description="what this variant calls a metric of the study")
+    quoted: bool = Field(False, description="nothing is run: the row has the paper's own numbers alone")
     train: bool = Field(True, description="false: the encoder before the first round, and how classes lie with the clients")
 
 
@@ -84,13 +85,26 @@ class StudyConfig(Section):
     set: tuple[str, ...] = Field((), description="assignments section.key=value for every run")
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="one run of every cell for each")
     metrics: tuple[str, ...] = Field(("linear",), min_length=1, description="what the table shows")
+    spread: Literal["standard deviation", "standard error"] = Field(
+        "standard deviation", description="what stands behind ± in tables, and the bars of errors in bars and line"
+    )
     untrained: bool = Field(False, description="a row of encoders before the first round")
     rows: Literal["variants", "settings"] = Field("variants", description="what the table's rows are")
     plot: Literal["bars", "line", "curves", "scatter", "embeddings"] = Field("bars", description="kind of the figure")
+    map_points: Literal["features", "clusters"] = Field(
+        "features", description="embeddings: the encoder's features, or the soft assignments of the cluster head"
+    )
+    map_colours: Literal["classes", "clusters"] = Field("classes", description="embeddings: what colours stand for")
     axis: Axis = Field("rounds", description="curves: what they go over")
+    second_axis: Axis | None = Field(None, description="curves: draw them over this too")
     axis_label: str = Field("", description="line: what the settings' values are")
     log_axis: bool = Field(False, description="line: logarithmic axis")
     note: str = Field("", description="what a reader of the table should know")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Axes of the curves."""
+        return (self.axis,) if self.second_axis in (None, self.axis) else (self.axis, self.second_axis)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from unisono.report.blocks import Block, Series, code, document, facts, lines, p
 from unisono.report.html import render
 from unisono.report.thumbnails import Sprite
 from unisono.studies.figure import axis_name, shown
-from unisono.studies.history import AXES, in_percent, parse_time_to_target
+from unisono.studies.history import AXES, in_percent, logged_name
 from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
 from unisono.studies.runner import CellStatus
@@ -83,7 +83,7 @@ def study_report(results: Results, command: str = "", figure: bytes = b"") -> st
 
 def _table(results: Results, metric: str) -> Block:
     made = study_table(results, metric)
-    note = "Mean ± standard deviation over seeds."
+    note = f"Mean ± {results.study.config.spread} over seeds."
     note += " Accuracies in percent." if in_percent(metric) else ""
     note += " In brackets: the paper's number." if results.study.has_paper_numbers(metric) else ""
     return table(metric, made.heads, made.rows, note=note)
@@ -109,9 +109,9 @@ def _sheet(title: str) -> Block:
 def _curves(results: Results) -> list[Block]:
     """Return every metric over the study's axis and over rounds, a chart per setting."""
     study = results.study
-    axes: Sequence[Axis] = list(dict.fromkeys([study.config.axis, "rounds"]))
+    axes: Sequence[Axis] = list(dict.fromkeys([*study.config.axes, "rounds"]))
     blocks = []
-    for metric in (name for name in study.config.metrics if parse_time_to_target(name) is None):
+    for metric in (name for name in study.config.metrics if logged_name(name) == name):
         for axis in axes:
             for setting in study.setting_names:
                 series, references = [], []

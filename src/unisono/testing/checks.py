@@ -252,13 +252,22 @@ def check_encoder(subject: Subject) -> None:
     _require(bool(torch.isfinite(features).all()), "features are not finite")
 
 
+def check_projector(subject: Subject) -> None:
+    """The projector, where there is one, takes the encoder's features, and clients that evaluate receive it."""
+    federation, state = subject.finished
+    method, samples = federation.method, federation.clients.samples[:5].float() / 255
+    received = method.broadcast(state.server, Context(0, state.round))  # outside of any phase, as clients that evaluate get it
+    outputs = [_project(method, held, samples) for held in (state.server, received)]
+    _require(torch.equal(*outputs), "outside of any phase, broadcast does not give the encoder and projector of the server")
+
+
 CHECKS: dict[str, Callable[[Subject], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
         check_summary, check_config_kept, check_defaults, check_pickles, check_network_roles, check_loss,
         check_training_changes_the_server, check_shares, check_inputs_are_read_only, check_messages_as_bytes,
         check_client_isolation, check_global_randomness, check_seed, check_workers, check_failing_client, check_single_samples,
-        check_resume, check_encoder,
+        check_resume, check_encoder, check_projector,
     )
 }  # fmt: skip
 """All checks by name, the quickest first."""
@@ -288,6 +297,17 @@ def _first_of_each_phase(steps: list[Step]) -> Iterator[Step]:
         counts[step.ctx.phase] = counts.get(step.ctx.phase, 0) + 1
         if counts[step.ctx.phase] <= REPLAYED:
             yield step
+
+
+def _project(method: Method, server: Payload, samples: torch.Tensor) -> torch.Tensor:
+    features, projector = method.encoder(server)(samples), method.projector(server) or nn.Identity().eval()
+    _require(not projector.training, "projector returned a module in train mode; call eval()")
+    try:
+        outputs: torch.Tensor = projector(features)
+    except RuntimeError as error:
+        raise AssertionError(f"projector does not take the encoder's features, {tuple(features.shape)}: {error}") from error
+    _require(outputs.dim() == 2 and bool(torch.isfinite(outputs).all()), "projections are no finite vectors")
+    return outputs
 
 
 def _require(condition: bool, sentence: str) -> None:

@@ -51,19 +51,26 @@ def test_the_official_archive_is_read(tmp_path, monkeypatch):
     check(load_dataset(DataConfig(dataset="cifar10")), images)
 
 
-def test_cifar100_has_its_fine_labels(tmp_path):
+def test_cifar100_has_fine_labels_and_superclasses_and_cifar20_coarse_labels(tmp_path):
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     images = np.random.default_rng(0).integers(0, 256, (6, 3072), dtype=np.uint8)
     for name, rows in (("train", images[:4]), ("test", images[4:])):
-        content = {b"fine_labels": [99, 3, 2, 1][: len(rows)], b"coarse_labels": [0] * len(rows), b"data": rows}
+        content = {b"fine_labels": [99, 3, 2, 99][: len(rows)], b"coarse_labels": [5, 7, 9, 5][: len(rows)], b"data": rows}
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
-    meta = {b"fine_label_names": [b"f%d" % number for number in range(100)], b"coarse_label_names": [b"c"] * 20}
+    fine, coarse = ([b"%s%d" % (letter, number) for number in range(count)] for letter, count in ((b"f", 100), (b"c", 20)))
+    meta = {b"fine_label_names": fine, b"coarse_label_names": coarse}
     (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
     dataset = load_dataset(DataConfig(dataset="cifar100", path=str(tmp_path)))
-    assert dataset.labels.tolist() == [99, 3, 2, 1]
+    assert dataset.labels.tolist() == [99, 3, 2, 99]
     assert dataset.num_classes == 100
     np.testing.assert_array_equal(dataset.test_samples.numpy().reshape(2, -1), images[4:])
+    assert len(dataset.superclasses) == 100
+    assert [dataset.superclasses[label] for label in (99, 3, 2)] == [5, 7, 9]
+    coarse = load_dataset(DataConfig(dataset="cifar20", path=str(tmp_path)))
+    assert (coarse.labels.tolist(), coarse.test_labels.tolist()) == ([5, 7, 9, 5], [5, 7])
+    assert (coarse.num_classes, coarse.class_names[5], coarse.superclasses) == (20, "c5", ())
+    np.testing.assert_array_equal(coarse.samples.numpy().reshape(4, -1), images[:4])
 
 
 class _Harm:

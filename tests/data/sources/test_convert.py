@@ -22,6 +22,14 @@ def test_resizing_is_pillows_crop_and_bicubic_resize():
             assert difference.abs().max() <= 2
 
 
+def test_squeezing_is_pillows_bicubic_resize_of_the_whole():
+    for image, resized in zip(IMAGES, resize(IMAGES, 10, squeeze=True), strict=True):
+        difference = resized.int() - image_tensor(pillow(image), 3, (10, 10), squeeze=True).int()
+        assert difference.abs().max() <= 1
+        expected = image_tensor(pillow(image).resize((10, 10), Image.Resampling.BICUBIC), 3)
+        assert torch.equal(image_tensor(pillow(image), 3, (10, 10), squeeze=True), expected)
+
+
 def test_the_centre_is_kept():
     wide = torch.zeros(1, 1, 4, 12, dtype=torch.uint8)
     wide[..., 4:8] = 200

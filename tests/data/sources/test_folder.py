@@ -132,3 +132,23 @@ def test_a_path_must_be_a_folder(tmp_path, path, message):
     (tmp_path / "file.txt").write_text("")
     with pytest.raises(UserError, match=rf"data\.path must name a folder of images.*{message}"):
         load_dataset(DataConfig(dataset="folder", path=None if path is None else str(tmp_path / path)))
+
+
+def test_squeezed_images_keep_their_borders(tmp_path):
+    """A wide image with a white left and right quarter: the central square is black."""
+    pixels = np.zeros((8, 32, 3), dtype=np.uint8)
+    pixels[:, :8] = pixels[:, 24:] = 255
+    Image.fromarray(pixels).save(tmp_path / "0.png")
+    cut, squeezed = (load(tmp_path, layout="flat", test_fraction=0, image_size=8, squeeze=choice) for choice in (False, True))
+    assert cut.samples.float().mean() < 10
+    assert squeezed.samples[0, 0, 0].gt(128).tolist() == [True] * 2 + [False] * 4 + [True] * 2
+
+
+def test_all_images_of_a_folder_are_trained_on(tmp_path):
+    """ImageNet-10 in Contrastive Clustering and FedMCC: nothing is held out, by either way."""
+    write(tmp_path, [f"{label}/{number}.png" for label in ("cat", "dog") for number in range(5)])
+    dataset = load(tmp_path, layout="classes", test_fraction=0)
+    assert (len(dataset.samples), len(dataset.test_samples), dataset.labels.bincount().tolist()) == (10, 0, [5, 5])
+    joined = load(tmp_path, layout="classes", part="train+test")
+    assert sorted(values(joined.samples)) == values(dataset.samples)
+    assert len(joined.test_samples) == 0

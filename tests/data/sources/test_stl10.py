@@ -37,7 +37,21 @@ def test_the_unlabelled_part_follows_with_unknown_labels(tmp_path, arrays):
     dataset = load_dataset(DataConfig(dataset="stl10", path=str(tmp_path), unlabelled=True))
     np.testing.assert_array_equal(dataset.samples.numpy(), np.concatenate([arrays["train"], arrays["unlabeled"]]))
     assert dataset.labels.tolist() == [*range(10), *[-1] * 7]
-    assert dataset.num_classes == 10
+    assert (dataset.num_classes, dataset.num_unlabelled, dataset.num_clustered) == (10, 7, 10)
+    half = load_dataset(DataConfig(dataset="stl10", path=str(tmp_path), unlabelled=True, limit=5))
+    np.testing.assert_array_equal(half.samples.numpy(), np.concatenate([arrays["train"][:5], arrays["unlabeled"][:4]]))
+    assert (half.num_unlabelled, half.labels.tolist()) == (4, [0, 1, 2, 3, 4, -1, -1, -1, -1])
+
+
+@pytest.mark.parametrize("limits", [{}, {"limit": 10}], ids=["read joined", "joined afterwards"])
+def test_all_labelled_images_and_then_the_unlabelled(tmp_path, arrays, limits):
+    """The 13,000 of Contrastive Clustering and FedMCC."""
+    config = DataConfig(dataset="stl10", path=str(tmp_path), part="train+test", unlabelled=True, **limits)
+    dataset = load_dataset(config)
+    whole = np.concatenate([arrays["train"], arrays["test"], arrays["unlabeled"]])
+    np.testing.assert_array_equal(dataset.samples.numpy(), whole)
+    assert dataset.labels.tolist() == [*range(10), *range(5), *[-1] * 7]
+    assert (dataset.num_clustered, len(dataset.test_samples)) == (15, 0)
 
 
 @pytest.mark.usefixtures("arrays")

@@ -22,15 +22,22 @@ def partition_dirichlet_prior(config: PartitionConfig, samples: Samples, rng: np
     concentration = config.alpha * left / len(classes)
     counts = np.stack(
         [
-            _draw(log_gamma_draws(concentration, rng), left, size, rng)
+            draw_from_what_is_left(log_gamma_draws(concentration, rng), left, size, rng)
             for size in even_sizes(samples.num_samples, config.num_clients).tolist()
         ]
     )
     return deal_classes(classes, counts, rng)
 
 
-def _draw(log_weights: NDArray[np.float64], left: Integers, size: int, rng: np.random.Generator) -> Integers:
-    """Return the number of samples of each class for one client, shape (num_classes,); ``left`` is lowered by as much."""
+def draw_from_what_is_left(log_weights: NDArray[np.float64], left: Integers, size: int, rng: np.random.Generator) -> Integers:
+    """Return the number of samples of each class for one client, shape (num_classes,); ``left`` is lowered by as much.
+
+    Args:
+        log_weights: logarithms of the classes' proportions, not normalised, shape (num_classes,).
+        left: samples of each class that nobody has yet, same shape.
+        size: how many to draw, at most the sum of ``left``.
+        rng: draws them.
+    """
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
         proportions = normalised(np.where(left > 0, log_weights, -np.inf))

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their official Python files, unpacked or in the official archive.
+"""CIFAR-10, CIFAR-100 and CIFAR-20 from their official Python files, unpacked or in the official archive.
 
 Krizhevsky, Learning multiple layers of features from tiny images, 2009.
 """
@@ -9,7 +9,7 @@ import io
 import pickle
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class _Files:
     meta: str
     label_key: bytes
     names_key: bytes
+    superclass_key: bytes | None = None
 
 
 CIFAR10 = _Files(
@@ -52,8 +53,10 @@ CIFAR10 = _Files(
     "batches.meta", b"labels", b"label_names",
 )  # fmt: skip
 CIFAR100 = _Files(
-    "cifar-100-python", "cifar-100-python.tar.gz", ("train",), ("test",), "meta", b"fine_labels", b"fine_label_names"
-)
+    "cifar-100-python", "cifar-100-python.tar.gz", ("train",), ("test",), "meta", b"fine_labels", b"fine_label_names",
+    b"coarse_labels",
+)  # fmt: skip
+CIFAR20 = replace(CIFAR100, label_key=b"coarse_labels", names_key=b"coarse_label_names", superclass_key=None)
 Batch = Mapping[bytes, Any]
 
 
@@ -65,8 +68,14 @@ def load_cifar10(config: DataConfig) -> Dataset:
 
 @datasets.register("cifar100")
 def load_cifar100(config: DataConfig) -> Dataset:
-    """CIFAR-100: 50,000 and 10,000 images of 3x32x32 in 100 (fine) classes."""
+    """CIFAR-100: 50,000 and 10,000 images of 3x32x32 in 100 (fine) classes, each of them in one of 20 superclasses."""
     return _load(config, CIFAR100)
+
+
+@datasets.register("cifar20")
+def load_cifar20(config: DataConfig) -> Dataset:
+    """CIFAR-20: the images of CIFAR-100 with its 20 superclasses (coarse labels) as classes."""
+    return _load(config, CIFAR20)
 
 
 def _load(config: DataConfig, files: _Files) -> Dataset:
@@ -86,19 +95,24 @@ def _load(config: DataConfig, files: _Files) -> Dataset:
 
 def _read(name: str, files: _Files, place: Path, batch: Callable[[str], Batch]) -> Dataset:
     words = _entry(batch(files.meta), files.names_key, place / files.meta)
-    samples, labels = _join(files.train, files.label_key, place, batch)
-    test_samples, test_labels = _join(files.test, files.label_key, place, batch)
-    return Dataset(name, samples, labels, test_samples, test_labels, class_names=tuple(word.decode() for word in words))
+    superclasses: dict[int, int] = {}
+    samples, labels = _join(files.train, files, place, batch, superclasses)
+    test_samples, test_labels = _join(files.test, files, place, batch, superclasses)
+    class_names = tuple(word.decode() for word in words)
+    of_class = tuple(superclasses.get(label, 0) for label in range(len(class_names))) if superclasses else ()
+    return Dataset(name, samples, labels, test_samples, test_labels, class_names=class_names, superclasses=of_class)
 
 
-def _join(names: Sequence[str], label_key: bytes, place: Path, batch: Callable[[str], Batch]) -> tuple[Tensor, Tensor]:
-    """Return samples and labels of some batches, each batch let go once it is copied."""
+def _join(
+    names: Sequence[str], files: _Files, place: Path, batch: Callable[[str], Batch], superclasses: dict[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Return samples and labels of some batches, each batch let go once it is copied; note superclasses by label."""
     samples = torch.empty(0)
     labels: list[int] = []
     for position, name in enumerate(names):
         content = batch(name)
         rows = _entry(content, b"data", place / name)
-        numbers = _entry(content, label_key, place / name)
+        numbers = _entry(content, files.label_key, place / name)
         if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape != (len(numbers), 3072):
             raise UserError(f"{place / name} is damaged: it must hold {len(numbers)} images of 3072 bytes; download it again.")
         if position == 0:
@@ -107,6 +121,8 @@ def _join(names: Sequence[str], label_key: bytes, place: Path, batch: Callable[[
             raise UserError(f"{place / name} is damaged: it has {len(rows)} images, unlike the others; download it again.")
         samples[position * len(rows) : (position + 1) * len(rows)] = torch.from_numpy(rows.reshape(-1, *SHAPE))
         labels.extend(numbers)
+        if files.superclass_key is not None:
+            superclasses.update(zip(numbers, _entry(content, files.superclass_key, place / name), strict=True))
     return samples, torch.tensor(labels)
 
 

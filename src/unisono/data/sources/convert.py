@@ -11,19 +11,22 @@ LUMA = (0.299, 0.587, 0.114)
 """ITU-R 601-2, the weights that Pillow turns RGB grey with."""
 
 
-def resize(images: Tensor, size: int) -> Tensor:
+def resize(images: Tensor, size: int, squeeze: bool = False) -> Tensor:
     """Return the central squares of the images, resized with antialiasing to (num, channels, size, size).
 
     Args:
         images: uint8 of shape (num, channels, height, width).
         size: edge of the result.
+        squeeze: resize the whole images, not their central squares.
     """
     height, width = images.shape[-2:]
     if (height, width) == (size, size):
         return images
-    edge = min(height, width)
-    top, left = (height - edge) // 2, (width - edge) // 2
-    square = images[..., top : top + edge, left : left + edge]
+    square = images
+    if not squeeze:
+        edge = min(height, width)
+        top, left = (height - edge) // 2, (width - edge) // 2
+        square = images[..., top : top + edge, left : left + edge]
     resized = torch.empty(*images.shape[:2], size, size, dtype=torch.uint8)
     for source, target in zip(square.split(CHUNK), resized.split(CHUNK), strict=True):
         if len(source):

@@ -41,7 +41,7 @@ def load(config: DataConfig) -> Dataset:
         config.test_limit,
     )
     size = None if config.image_size is None else (config.image_size, config.image_size)
-    images = read_images([files[row] for row in (*train, *test)], config.channels or 3, size)
+    images = read_images([files[row] for row in (*train, *test)], config.channels or 3, size, config.squeeze)
     return Dataset(
         "folder",
         images[: len(train)],

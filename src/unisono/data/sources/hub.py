@@ -48,13 +48,13 @@ def load(config: DataConfig) -> Dataset:
         config.test_limit,
     )
     size = None if config.image_size is None else (config.image_size, config.image_size)
-    samples = stack_samples(_images(train, image_column, rows), len(rows), config.channels, size)
+    samples = stack_samples(_images(train, image_column, rows), len(rows), config.channels, size, config.squeeze)
     test_samples = samples[:0]
     if len(test_rows):
         test_images = (
             _images(train, image_column, test_rows) if test is None else _images(test, image_column, test_rows - len(train))
         )
-        test_samples = stack_samples(test_images, len(test_rows), samples.shape[1], size)
+        test_samples = stack_samples(test_images, len(test_rows), samples.shape[1], size, config.squeeze)
     return Dataset(
         "hub",
         samples,

@@ -42,34 +42,36 @@ def list_images(paths: Iterable[Path | str]) -> list[Path]:
     return found
 
 
-def load_images(paths: Sequence[Path | str], input_shape: Sequence[int]) -> Tensor:
+def load_images(paths: Sequence[Path | str], input_shape: Sequence[int], squeeze: bool = False) -> Tensor:
     """Return the images as uint8 of shape (num, channels, height, width), centre-cropped and resized where need be.
 
     Args:
         paths: image files and folders of them, in the order of ``list_images``.
         input_shape: (channels, height, width) of the result, with 1 or 3 channels.
+        squeeze: resize without the crop.
     """
     if len(input_shape) != 3 or input_shape[0] not in (1, 3):
         raise UserError(f"Images need an input shape of 1 or 3 channels, height and width, got {tuple(input_shape)}.")
     channels, height, width = input_shape
-    return read_images(list_images(paths), channels, (height, width))
+    return read_images(list_images(paths), channels, (height, width), squeeze)
 
 
-def read_images(files: Sequence[Path], channels: int, size: Size | None) -> Tensor:
+def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False) -> Tensor:
     """Return the files as uint8 of shape (num, channels, height, width).
 
     Args:
         files: image files.
         channels: 1 for grey, 3 for RGB.
         size: what they are centre-cropped and resized to; None where all must have the size of the first.
+        squeeze: resize without the crop.
     """
     if not files:
         return torch.empty(0, channels, *(size or (1, 1)), dtype=torch.uint8)
-    shape = read_image(files[0], channels, size).shape
+    shape = read_image(files[0], channels, size, squeeze).shape
     images = torch.empty(len(files), *shape, dtype=torch.uint8)
 
     def fill(position: int) -> None:
-        image = read_image(files[position], channels, size)
+        image = read_image(files[position], channels, size, squeeze)
         if image.shape != shape:
             raise UserError(
                 f"{files[position]} has {_edges(image)} pixels but {files[0]} has {_edges(images)}: set data.image_size."
@@ -83,7 +85,7 @@ def read_images(files: Sequence[Path], channels: int, size: Size | None) -> Tens
     return images
 
 
-def read_image(file: Path, channels: int, size: Size | None = None) -> Tensor:
+def read_image(file: Path, channels: int, size: Size | None = None, squeeze: bool = False) -> Tensor:
     """Return one file as uint8 of shape (channels, height, width), upright as its EXIF data say."""
     from PIL import Image, ImageOps
 
@@ -92,18 +94,19 @@ def read_image(file: Path, channels: int, size: Size | None = None) -> Tensor:
             if size is not None:
                 # A JPEG decodes much faster at a fraction of its size; twice the target leaves the quality to resizing.
                 image.draft("L" if channels == 1 else "RGB", (2 * max(size), 2 * max(size)))
-            return image_tensor(ImageOps.exif_transpose(image), channels, size)
+            return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze)
     except (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise UserError(f"{file} is not a readable image: {str(error).rstrip('.')}.") from error
 
 
-def image_tensor(image: Image, channels: int, size: Size | None = None) -> Tensor:
+def image_tensor(image: Image, channels: int, size: Size | None = None, squeeze: bool = False) -> Tensor:
     """Return a Pillow image as uint8 of shape (channels, height, width).
 
     Args:
         image: of any mode but floats; 16 bits are scaled to 8, transparency is dropped.
         channels: 1 for grey, 3 for RGB.
         size: what it is centre-cropped and resized to with antialiasing; None leaves it as it is.
+        squeeze: resize without the crop.
     """
     from PIL import Image, ImageOps
 
@@ -116,7 +119,8 @@ def image_tensor(image: Image, channels: int, size: Size | None = None) -> Tenso
         image = image.convert("RGBA")
     image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and (image.height, image.width) != size:
-        image = ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BICUBIC)
+        fit = Image.Image.resize if squeeze else ImageOps.fit
+        image = fit(image, (size[1], size[0]), Image.Resampling.BICUBIC)
     pixels = torch.from_numpy(np.array(image))
     return pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
 

@@ -65,7 +65,9 @@ def from_items(
     return dataset if test_items is not None else hold_out_test(dataset, test_fraction)
 
 
-def stack_samples(samples: Iterable[Any], num_samples: int, channels: int | None, size: Size | None) -> Tensor:
+def stack_samples(
+    samples: Iterable[Any], num_samples: int, channels: int | None, size: Size | None, squeeze: bool = False
+) -> Tensor:
     """Return all samples in one tensor, uint8 of shape (num, channels, height, width) or float32 (num, channels, length).
 
     Args:
@@ -73,10 +75,11 @@ def stack_samples(samples: Iterable[Any], num_samples: int, channels: int | None
         num_samples: how many there are.
         channels: of images, 1 or 3; as the first image has where None, and then no image may have more.
         size: what images are centre-cropped and resized to; None leaves them as they are.
+        squeeze: resize without the crop.
     """
     stacked: Tensor | None = None
     for position, sample in enumerate(samples):
-        tensor = _tensor(sample, position, channels, size)
+        tensor = _tensor(sample, position, channels, size, squeeze)
         if stacked is None:
             stacked = torch.empty(num_samples, *tensor.shape, dtype=tensor.dtype)
         if tensor.ndim == 3 and len(tensor) < stacked.shape[1]:
@@ -106,12 +109,12 @@ def _samples(items: Items, labels: list[Any]) -> Iterator[Any]:
         yield sample
 
 
-def _tensor(sample: Any, position: int, channels: int | None, size: Size | None) -> Tensor:
+def _tensor(sample: Any, position: int, channels: int | None, size: Size | None, squeeze: bool) -> Tensor:
     from PIL import Image
 
     if isinstance(sample, Image.Image):
         grey = sample.mode in ("1", "L", "LA") or sample.mode.startswith("I")
-        return image_tensor(sample, channels or (1 if grey else 3), size)
+        return image_tensor(sample, channels or (1 if grey else 3), size, squeeze)
     array = np.asarray(sample)
     if array.dtype.kind == "f" and array.ndim == 2:
         return torch.from_numpy(array.astype(np.float32))
@@ -131,4 +134,4 @@ def _tensor(sample: Any, position: int, channels: int | None, size: Size | None)
     if size is None and channels in (None, len(image)):
         return torch.from_numpy(np.ascontiguousarray(image))
     pixels = np.ascontiguousarray(image[0] if len(image) == 1 else np.moveaxis(image, 0, 2))
-    return image_tensor(Image.fromarray(pixels), channels or len(image), size)
+    return image_tensor(Image.fromarray(pixels), channels or len(image), size, squeeze)

@@ -26,23 +26,36 @@ def load(config: DataConfig) -> Dataset:
     """STL-10: 5,000 training and 8,000 test images of 3x96x96 in 10 classes.
 
     With ``unlabelled = true`` the 100,000 unlabelled images follow the 5,000, with the label -1. They are left out unless asked
-    for: they take 2.8 GB of memory, and partitions by class have no place for them.
+    for: they take 2.8 GB of memory.
     """
     files = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
     if config.unlabelled:
         files.append("unlabeled_X.bin")
     folder = find_folder(config, list(candidates(config, ("stl10_binary", "stl10"))), files, ORIGIN)
-    images = [folder / "train_X.bin", folder / "unlabeled_X.bin"] if config.unlabelled else [folder / "train_X.bin"]
-    samples = _read_images(images)
-    known = _read_labels(folder / "train_y.bin")
+    joined = config.part == "train+test" and config.limit is None and config.test_limit is None
+    # Joined here, so that 2.8 GB of unlabelled images need not be copied afterwards.
+    clustered = ("train", "test") if joined else ("train",)
+    unlabelled = [folder / "unlabeled_X.bin"] if config.unlabelled else []
+    samples = _read_images([folder / f"{part}_X.bin" for part in clustered] + unlabelled)
+    known = torch.cat([_read_labels(folder / f"{part}_y.bin") for part in clustered])
     labels = torch.full((len(samples),), -1)
     labels[: len(known)] = known
     if not config.unlabelled and len(known) != len(samples):
         raise UserError(f"{folder} has {len(samples)} training images but {len(known)} labels; get the files from {ORIGIN}.")
     with reading(folder / "class_names.txt"):
         class_names = tuple((folder / "class_names.txt").read_text(encoding="utf-8").split())
-    test_samples = _read_images([folder / "test_X.bin"])
-    return Dataset("stl10", samples, labels, test_samples, _read_labels(folder / "test_y.bin"), class_names=class_names)
+    test_samples, test_labels = samples[:0], labels[:0]
+    if not joined:
+        test_samples, test_labels = _read_images([folder / "test_X.bin"]), _read_labels(folder / "test_y.bin")
+    return Dataset(
+        "stl10",
+        samples,
+        labels,
+        test_samples,
+        test_labels,
+        class_names=class_names,
+        num_unlabelled=len(samples) - len(known),
+    )
 
 
 def _read_images(paths: list[Path]) -> Tensor:

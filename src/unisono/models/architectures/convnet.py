@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unisono.core.config import Section, make_section
 from unisono.models.backbones import ModelConfig, backbones, image_shape
-from unisono.models.norms import Norm, make_norm
+from unisono.models.norms import NormOf
 
 FIRST_WIDTH, LAST_WIDTH = 32, 256
 MOST_FEATURES = 4096
@@ -42,12 +42,12 @@ class Convnet(nn.Module):
         in_channels: channels of an image.
         sides: height and width of an image.
         widths: channels of every stage.
-        norm: after every convolution.
+        norm: makes the layer after every convolution.
         options: the rest.
     """
 
     def __init__(
-        self, in_channels: int, sides: tuple[int, int], widths: tuple[int, ...], norm: Norm, options: ConvnetOptions
+        self, in_channels: int, sides: tuple[int, int], widths: tuple[int, ...], norm: NormOf, options: ConvnetOptions
     ) -> None:
         super().__init__()
         self.stages = nn.Sequential(_ChannelsLast())
@@ -60,7 +60,7 @@ class Convnet(nn.Module):
                 if len(self.stages) == 1 and position == 0:
                     # The memory format of one-channel images is ambiguous: the convolution then answers in the default one.
                     stage.append(_ChannelsLast())
-                stage.append(make_norm(norm, width, 2))
+                stage.append(norm(width))
                 stage.append(nn.ReLU(inplace=True))
                 channels = width
             self.stages.append(stage)
@@ -98,7 +98,7 @@ def convnet(input_shape: tuple[int, ...], config: ModelConfig, **options: Any) -
     chosen = make_section(ConvnetOptions, options, "model.options")
     widths = chosen.widths or fitting_widths(max(height, width))
     scaled = tuple(max(1, round(each * config.width)) for each in widths)
-    return Convnet(channels, (height, width), scaled, config.norm, chosen)
+    return Convnet(channels, (height, width), scaled, config.norms(2), chosen)
 
 
 def fitting_widths(side: int) -> tuple[int, ...]:

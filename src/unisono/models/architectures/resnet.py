@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unisono.models.backbones import ModelConfig, backbones, image_shape
-from unisono.models.norms import Norm, make_norm
+from unisono.models.norms import NormOf
 
 BASE_WIDTH = 64
 
@@ -28,12 +28,12 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, in_channels: int, width: int, stride: int, norm: Norm) -> None:
+    def __init__(self, in_channels: int, width: int, stride: int, norm: NormOf) -> None:
         super().__init__()
         self.conv1 = _conv(in_channels, width, 3, stride)
-        self.norm1 = make_norm(norm, width, 2)
+        self.norm1 = norm(width)
         self.conv2 = _conv(width, width, 3)
-        self.norm2 = make_norm(norm, width, 2)
+        self.norm2 = norm(width)
         self.shortcut = _shortcut(in_channels, width, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,14 +47,14 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, in_channels: int, width: int, stride: int, norm: Norm) -> None:
+    def __init__(self, in_channels: int, width: int, stride: int, norm: NormOf) -> None:
         super().__init__()
         self.conv1 = _conv(in_channels, width, 1)
-        self.norm1 = make_norm(norm, width, 2)
+        self.norm1 = norm(width)
         self.conv2 = _conv(width, width, 3, stride)
-        self.norm2 = make_norm(norm, width, 2)
+        self.norm2 = norm(width)
         self.conv3 = _conv(width, width * self.expansion, 1)
-        self.norm3 = make_norm(norm, width * self.expansion, 2)
+        self.norm3 = norm(width * self.expansion)
         self.shortcut = _shortcut(in_channels, width * self.expansion, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,7 +81,8 @@ class ResNet(nn.Module):
         width = max(1, round(BASE_WIDTH * config.width))
         small = config.stem == "3x3"
         self.conv = _conv(in_channels, width, 3) if small else _conv(in_channels, width, 7, stride=2)
-        self.norm = make_norm(config.norm, width, 2)
+        norm = config.norms(2)
+        self.norm = norm(width)
         self.pool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
         self.stages = nn.Sequential()
         channels = width
@@ -89,7 +90,7 @@ class ResNet(nn.Module):
             blocks = nn.Sequential()
             for position in range(depth):
                 stride = 2 if stage > 0 and position == 0 else 1
-                blocks.append(block(channels, width * 2**stage, stride, config.norm))
+                blocks.append(block(channels, width * 2**stage, stride, norm))
                 channels = width * 2**stage * block.expansion
             self.stages.append(blocks)
         self.feature_dim = channels
@@ -131,9 +132,9 @@ def _conv(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
     return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding=kernel_size // 2, bias=False)
 
 
-def _shortcut(in_channels: int, out_channels: int, stride: int, norm: Norm) -> nn.Module:
+def _shortcut(in_channels: int, out_channels: int, stride: int, norm: NormOf) -> nn.Module:
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     # The weight gradient of a strided 1x1 convolution of fewer channels than a vector holds (8 with AVX2, 16 with AVX-512)
     # corrupts the heap in channels-last memory (oneDNN issue 6035). To drop pixels first is the same function, and as fast.
-    return nn.Sequential(nn.AvgPool2d(1, stride), _conv(in_channels, out_channels, 1), make_norm(norm, out_channels, 2))
+    return nn.Sequential(nn.AvgPool2d(1, stride), _conv(in_channels, out_channels, 1), norm(out_channels))

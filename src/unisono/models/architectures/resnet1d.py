@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unisono.core.errors import UserError
 from unisono.models.backbones import ModelConfig, backbones
-from unisono.models.norms import Norm, make_norm
+from unisono.models.norms import NormOf
 
 BLOCK_WIDTHS = (64, 128, 128)
 KERNEL_SIZES = (7, 5, 3)
@@ -21,7 +21,7 @@ KERNEL_SIZES = (7, 5, 3)
 class SeriesBlock(nn.Module):
     """Three convolutions of the same width around a shortcut."""
 
-    def __init__(self, in_channels: int, width: int, norm: Norm) -> None:
+    def __init__(self, in_channels: int, width: int, norm: NormOf) -> None:
         super().__init__()
         self.layers = nn.Sequential()
         channels = in_channels
@@ -50,7 +50,7 @@ class ResNet1d(nn.Module):
         channels = in_channels
         for base_width in BLOCK_WIDTHS:
             width = max(1, round(base_width * config.width))
-            self.blocks.append(SeriesBlock(channels, width, config.norm))
+            self.blocks.append(SeriesBlock(channels, width, config.norms(1)))
             channels = width
         self.feature_dim = channels
         for module in self.modules():
@@ -77,6 +77,6 @@ def resnet1d(input_shape: tuple[int, ...], config: ModelConfig) -> ResNet1d:
     return ResNet1d(input_shape[0], config)
 
 
-def _conv_and_norm(in_channels: int, out_channels: int, kernel_size: int, norm: Norm) -> nn.Sequential:
+def _conv_and_norm(in_channels: int, out_channels: int, kernel_size: int, norm: NormOf) -> nn.Sequential:
     conv = nn.Conv1d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False)
-    return nn.Sequential(conv, make_norm(norm, out_channels, 1))
+    return nn.Sequential(conv, norm(out_channels))

@@ -1,0 +1,62 @@
+"""Arrays of the user's own as samples: the range is decided by type and content, and refused where it is unclear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unisono.core.errors import UserError
+
+ROUNDING = 1e-3
+"""Floats may leave [0, 1] by this much, as resizing makes them; they are cut there."""
+
+
+def as_samples(values: Tensor | NDArray[Any], input_shape: tuple[int, ...]) -> Tensor:
+    """Return images as uint8 or as floats in [0, 1], and series as floats; anything else is refused.
+
+    Args:
+        values: images of shape (num, channels, height, width) or (num, height, width, channels), of type uint8, uint16 or
+            float; series of shape (num, channels, length).
+        input_shape: of one sample of the network.
+    """
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim == len(input_shape) + 1 == 4 and array.shape[1:] != input_shape:
+        moved = np.moveaxis(array, 3, 1)
+        array = moved if moved.shape[1:] == input_shape else array
+    if array.shape[1:] != input_shape:
+        raise UserError(f"samples must have shape (any, {', '.join(map(str, input_shape))}), got {tuple(array.shape)}.")
+    if array.dtype.kind not in "uifb":
+        raise UserError(f"samples must be numbers, got {array.dtype}.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise UserError(f"samples must be finite, got {_count_bad(array)} values that are NaN or infinite; replace them first.")
+    if len(input_shape) != 3:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    if array.dtype != np.uint8:
+        array = _as_shares(array)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
+    """Return images as floats in [0, 1]."""
+    low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
+    found = f"got {images.dtype} from {low:g} to {high:g}"
+    if images.dtype == np.uint16:
+        if 0 < high <= 255:
+            raise UserError(f"uint16 images are read as 0 to 65535, {found}: if they have 8 bits, pass images.astype('uint8').")
+        return images.astype(np.float32) / np.float32(65535)
+    if images.dtype.kind != "f":
+        remedy = "pass images.astype('uint8')" if low >= 0 and high <= 255 else "convert them to one of these"
+        raise UserError(f"images must be uint8, uint16 or floats in [0, 1], {found}: {remedy}.")
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        looks_like_bytes = low >= 0 and 1 < high <= 255
+        remedy = "divide them by 255" if looks_like_bytes else "undo their normalisation, networks have their own"
+        raise UserError(f"images of floats must lie in [0, 1], {found}: {remedy}.")
+    return images.astype(np.float32).clip(0, 1)
+
+
+def _count_bad(array: NDArray[Any]) -> int:
+    return int((~np.isfinite(array)).sum())
