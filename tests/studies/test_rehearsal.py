@@ -32,7 +32,7 @@ def test_a_cell_of_every_study_makes_a_step_at_paper_scale(monkeypatch: pytest.M
     for name, path in list_studies().items():
         if "paper" in scales_of(path):
             cells = make_cells(read_study(name, "paper"), tmp_path / "runs")
-            first = next(cell for cell in cells if not cell.untrained)
+            first = next((cell for cell in cells if not cell.untrained), cells[0])
             result = rehearser.rehearse(first, {cell.path: cell for cell in cells})
             refused |= {f"{name}: {first.title}": result.reason} if result.reason else {}
     assert refused == {}
