@@ -6,6 +6,7 @@ same run everywhere. Recipes choose nothing: they say what they want.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -106,8 +107,28 @@ def estimate_seconds(experiment: Experiment) -> float | None:
             start = time.perf_counter()
             nets["encoder"](views).square().mean().backward()
             seconds.append(time.perf_counter() - start)
-    per_sample = OVERHEAD * min(seconds) / len(rows)
-    return per_sample * _samples_per_round(experiment) * config.federation.rounds / num_workers(config)
+    per_batch = OVERHEAD * min(seconds) / len(rows) * config.training.batch_size
+    cohort = config.cohort.expected_size(experiment.partition.num_clients)
+    return config.federation.rounds * phase_seconds(config, cohort, per_batch * batches_per_turn(experiment))
+
+
+def batches_per_turn(experiment: Experiment) -> float:
+    """Return how many whole batches a client of mean size trains on in a round; a half-filled batch counts half."""
+    training, sizes = experiment.config.local_training, experiment.partition.sizes.float()
+    if training.local_steps is None:
+        return training.local_epochs * float(sizes.mean()) / training.batch_size
+    return training.local_steps * float((sizes / training.batch_size).clamp(max=1).mean())
+
+
+def phase_seconds(config: Config, num_clients: int, turn: float) -> float:
+    """Return how long it takes until all clients of a phase have answered, each worker one client at a time.
+
+    Args:
+        config: gives the number of workers.
+        num_clients: how many are asked.
+        turn: seconds of one client.
+    """
+    return math.ceil(num_clients / num_workers(config)) * turn
 
 
 def in_minutes(seconds: float) -> str:
@@ -191,10 +212,9 @@ def _multiplications_per_sample(experiment: Experiment) -> int:
 
 def _samples_per_round(experiment: Experiment) -> float:
     """Return the samples that the clients of a round train on, each as often as it is taken."""
-    training = experiment.config.local_training
-    if training.local_steps is None:
-        return _samples(experiment) * training.local_epochs
-    return experiment.config.cohort.expected_size(experiment.partition.num_clients) * training.local_steps * training.batch_size
+    config = experiment.config
+    cohort = config.cohort.expected_size(experiment.partition.num_clients)
+    return cohort * batches_per_turn(experiment) * config.training.batch_size
 
 
 def _samples(experiment: Experiment) -> float:

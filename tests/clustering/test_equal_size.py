@@ -106,3 +106,9 @@ def test_mixing_is_the_largest_similarity_to_a_foreign_point() -> None:
         float(clusters.centroids[g] @ points[i]) for g in range(3) for i in range(12) if int(clusters.assignment[i]) != g
     )
     assert mixing(points, clusters) == pytest.approx(naive, abs=1e-6)
+
+
+def test_one_cluster_mixes_with_no_other() -> None:
+    points = F.normalize(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    clusters = equal_size_clustering(points, 1, torch.Generator().manual_seed(0))
+    assert mixing(points, clusters) == -1.0

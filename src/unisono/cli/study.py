@@ -45,6 +45,9 @@ def study(
         bool, typer.Option("--no-reuse", help="Run every cell, even if another study has the same run.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Make one step of every cell; show its memory and the time that it would take.")
+    ] = False,
     config: Annotated[bool, typer.Option("--config", help="With --dry-run: show the options of every run.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -59,7 +62,6 @@ def study(
     import json as json_format
     from dataclasses import replace
 
-    from unisono.core.errors import UserError
     from unisono.studies.grid import check_cells, make_cells, select
     from unisono.studies.output import as_json
     from unisono.studies.results import collect
@@ -67,17 +69,17 @@ def study(
     from unisono.studies.runner import check_same
     from unisono.studies.study import read_study
 
-    if config and not dry_run:
-        raise UserError("--config shows what would run: give --dry-run too.")
-    if config and json:
-        raise UserError("--config prints TOML and --json prints JSON: give one of the two.")
-    if jobs < 1:
-        raise UserError(f"--jobs must be at least 1, got {jobs}.")
+    _check(config=config, dry_run=dry_run, json=json, rehearse=rehearse, jobs=jobs)
     chosen = read_study(reference, scale)
     chosen = chosen if name is None else replace(chosen, directory=name)
     overrides = [*(["engine.workers=0"] if jobs > 1 else []), *(settings or ())]
     everything = make_cells(chosen, directory, seeds=_parse_seeds(seeds), overrides=overrides)
     cells = select(everything, chosen, only or ())
+    if rehearse:
+        from unisono.cli.study_rehearsal import rehearse_study
+
+        rehearse_study(chosen, cells, everything, jobs, as_json=json)
+        return
     check_cells(cells, chosen.config.scale)
     if config:
         _print_configs(cells)
@@ -85,7 +87,7 @@ def study(
     check_same(everything)
     console = make_console()
     console.quiet = json
-    _introduce(console, chosen, cells)
+    introduce(console, chosen, cells)
     reusable = {} if no_reuse or is_timed(chosen) else find_reusable_runs(cells, directory)
     if dry_run:
         _show_cells(console, cells, reusable)
@@ -110,6 +112,20 @@ def study(
         _show(console, results, directory / chosen.directory)
     if failures:
         raise typer.Exit(FAILED)
+
+
+def _check(*, config: bool, dry_run: bool, json: bool, rehearse: bool, jobs: int) -> None:
+    """Refuse flags that do not go together."""
+    from unisono.core.errors import UserError
+
+    if config and not dry_run:
+        raise UserError("--config shows what would run: give --dry-run too.")
+    if config and json:
+        raise UserError("--config prints TOML and --json prints JSON: give one of the two.")
+    if rehearse and dry_run:
+        raise UserError("--dry-run runs nothing and --rehearse makes one step of every cell: give one of the two.")
+    if jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {jobs}.")
 
 
 def _run(
@@ -150,7 +166,8 @@ def _run(
     return failures
 
 
-def _introduce(console: Console, study: Study, cells: list[Cell]) -> None:
+def introduce(console: Console, study: Study, cells: list[Cell]) -> None:
+    """Print title and claim of a study, and how many runs it has."""
     config = study.config
     console.print(config.title, soft_wrap=True)
     if config.claim:

@@ -116,7 +116,12 @@ def spread_points(points: Tensor, num_clusters: int, generator: torch.Generator)
 
 
 def mixing(points: Tensor, clusters: Clusters) -> float:
-    """Return the inter-cluster mixing delta (Orchestra, Definition 3.1): the highest similarity of a centroid to others."""
+    """Return the inter-cluster mixing delta (Orchestra, Definition 3.1): the highest similarity of a centroid to others.
+
+    With one cluster there are no others, and delta is -1, the lowest similarity that there is.
+    """
+    if len(clusters.centroids) == 1:
+        return -1.0
     similarity = points @ clusters.centroids.T
     similarity[torch.arange(len(points)), clusters.assignment] = -torch.inf
     return float(similarity.max())

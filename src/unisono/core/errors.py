@@ -5,6 +5,10 @@ class UserError(Exception):
     """Error in the input, not in the program; the message is the whole explanation."""
 
 
+class MissingDataError(UserError):
+    """A data set is not on this machine; nothing else is wrong."""
+
+
 class MethodError(UserError):
     """The code of a method is at fault, for every client alike; it ends the run."""
 

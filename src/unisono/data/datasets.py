@@ -200,9 +200,14 @@ class DataConfig(Section):
 datasets: Registry[Callable[[DataConfig], Dataset]] = Registry("dataset", "unisono.data.sources")
 
 
-def load_dataset(config: DataConfig) -> Dataset:
-    """Return the data set of the config, limited and converted as it asks."""
-    dataset = datasets[config.dataset](config)
+def load_dataset(config: DataConfig, loader: Callable[[DataConfig], Dataset] | None = None) -> Dataset:
+    """Return the data set of the config, limited and converted as it asks.
+
+    Args:
+        config: the table ``[data]``.
+        loader: reads the samples, in place of the one that ``data.dataset`` names.
+    """
+    dataset = (loader or datasets[config.dataset])(config)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")
     dataset = _limit(dataset, config)
@@ -210,17 +215,25 @@ def load_dataset(config: DataConfig) -> Dataset:
         dataset = _hold_out_labels(dataset, config)
     if config.part == "train+test":
         dataset = _join_parts(dataset)
-    if config.image_size is not None or config.channels is not None:
-        if dataset.samples.ndim != 4:
-            raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
-        kept = dataset.finetune_samples
-        dataset = replace(
-            dataset,
-            samples=_convert(dataset.samples, config),
-            test_samples=_convert(dataset.test_samples, config),
-            finetune_samples=None if kept is None else _convert(kept, config),
-        )
-    return dataset if config.probe_fraction == 0 else _hold_out_for_probes(dataset, config.probe_fraction)
+    if config.probe_fraction > 0:
+        dataset = _hold_out_for_probes(dataset, config.probe_fraction)
+    if config.image_size is None and config.channels is None:
+        return dataset
+    if dataset.samples.ndim != 4:
+        raise UserError(f"data.image_size and data.channels are for images, but the data set {dataset.name} holds series.")
+    return with_samples(dataset, lambda samples: convert(samples, config))
+
+
+def with_samples(dataset: Dataset, change: Callable[[Tensor], Tensor]) -> Dataset:
+    """Return the data set with each of its parts changed."""
+    finetune, probe = dataset.finetune_samples, dataset.probe_samples
+    return replace(
+        dataset,
+        samples=change(dataset.samples),
+        test_samples=change(dataset.test_samples),
+        finetune_samples=None if finetune is None else change(finetune),
+        probe_samples=None if probe is None else change(probe),
+    )
 
 
 def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
@@ -299,7 +312,8 @@ def _hold_out_for_probes(dataset: Dataset, fraction: float) -> Dataset:
     )
 
 
-def _convert(samples: Tensor, config: DataConfig) -> Tensor:
+def convert(samples: Tensor, config: DataConfig) -> Tensor:
+    """Return images with the channels and in the size that the config asks for."""
     if config.channels is not None:
         samples = with_channels(samples, config.channels)
     return samples if config.image_size is None else resize(samples, config.image_size, config.squeeze)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from unisono.core.errors import UserError
+from unisono.core.errors import MissingDataError, UserError
 from unisono.data.datasets import DataConfig
 
 ENVIRONMENT_VARIABLE = "UNISONO_DATA"
@@ -58,9 +58,9 @@ def is_there(path: Path) -> bool:
     return path.exists() or path.with_name(path.name + ".gz").exists()
 
 
-def missing(config: DataConfig, file: str, places: Sequence[Path], origin: str) -> UserError:
+def missing(config: DataConfig, file: str, places: Sequence[Path], origin: str) -> MissingDataError:
     """Return the error for a data set of which nothing was found."""
-    return UserError(
+    return MissingDataError(
         f"The data set {config.dataset} needs the file {file}, which is in none of {', '.join(map(str, places))}; "
         f"get it from {origin} and put it there, or set data.path to its folder."
     )
@@ -69,10 +69,10 @@ def missing(config: DataConfig, file: str, places: Sequence[Path], origin: str) 
 def given_path(config: DataConfig, what: str) -> Path:
     """Return ``data.path``; raise a UserError that says what it must name if it is not set."""
     if config.path is None:
-        raise UserError(f"data.path must name {what} for the data set {config.dataset}; it is not set.")
+        raise MissingDataError(f"data.path must name {what} for the data set {config.dataset}; it is not set.")
     path = Path(config.path).expanduser()
     if not path.exists():
-        raise UserError(f"data.path must name {what}, but there is no {path}.")
+        raise MissingDataError(f"data.path must name {what}, but there is no {path}.")
     return path
 
 
