@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from unisono.cli.tables import floor_table, make_console
 
 METHODS = ("simclr", "orchestra")
 """Methods that are compared; the recipe ``demo`` has their numbers."""
+SHOWN = ("linear", "knn", "labels-10", "cluster-accuracy")
 CLUSTERING = "orchestra"
 """The method whose page shows clusters; it comes last."""
 
@@ -33,7 +35,7 @@ def demo(
     from unisono.cli.progress import Progress, headline
     from unisono.cli.run_progress import probes_of
     from unisono.config import resolve
-    from unisono.evaluation.floors import CLUSTER_SCORES, verdict
+    from unisono.evaluation.floors import verdict
     from unisono.experiment import Experiment, run_path
     from unisono.recipes import build_tree
     from unisono.running import start
@@ -50,11 +52,8 @@ def demo(
         paths[method] = run_path(config)
         with stopping(paths[method]), Progress(config, console) as progress:
             finished = start(experiment, paths[method], callbacks=[progress])
-        for name, scores in finished.directory.floors.items():
-            rows[name] = rows.get(name, {}) | scores  # only a method with clusters has floors of clusters
-        scores = probes_of(finished.metrics[-1])
-        clusters = {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores}  # k-means where it learns none
-        rows[method] = clusters | scores
+        for name, scores in (*finished.directory.floors.items(), (method, probes_of(finished.metrics[-1]))):
+            rows.setdefault(name, {}).update(_shown(scores))  # only a method with clusters has floors of clusters
         console.print()
     console.print(floor_table(rows))
     console.print(
@@ -71,3 +70,11 @@ def demo(
         shows = "clusters, and images in each of them" if method == CLUSTERING else "a map of what was learnt"
         # Where the report is switched off, or could not be drawn, there is the run itself.
         console.print(f"{method}: {shows}: {page if page.is_file() else path}", soft_wrap=True)
+
+
+def _shown(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the accuracies that the table has; those of k-means where a method learns no clusters."""
+    from unisono.evaluation.floors import CLUSTER_SCORES
+
+    named = {own: scores[name] for name, own in CLUSTER_SCORES.items() if name in scores} | dict(scores)
+    return {name: named[name] for name in SHOWN if name in named}
