@@ -164,7 +164,7 @@ def test_interrupted_run_logs_the_same(run: unisono.LoadedRun, tmp_path: Path) -
 
 @pytest.mark.parametrize("last", [1, 3, 4])
 def test_interrupted_run_with_two_clocks_ends_the_same(tmp_path: Path, last: int) -> None:
-    """A pull every three rounds from the fourth on, an aggregation every two: wherever it stops, it ends with the same bits."""
+    """A pull every three rounds from the fourth on, an aggregation every two: the end is bit-identical wherever it stops."""
     settings = ["method.pull_steps=6", "method.pull_at_start=false", "method.negatives=received", "federation.rounds=6"]
     logs = {"checkpoint_every": 1, "keep_checkpoints": 6, "directory": str(tmp_path), "name": "whole"}
     whole = unisono.run({**RECIPE, "run": logs}, set=settings)

@@ -22,7 +22,7 @@ from unisono.studies.grid import NO_REPORT, Cell, make_cells
 from unisono.studies.runner import comparable
 from unisono.studies.study import list_studies, read_study, scales_of
 
-STAGE_1 = "features of FedMCC are judged after stage 1, which ends at round 100"
+BRANCH = "FedU's learning rate falls as in the whole run, of which these runs are branches"
 SHORT = "minutes on two cores"
 JOINT = "the figure has joint shift, the recipe is the table's column of label skew"
 SHORT_ROUNDS = dict.fromkeys(
@@ -32,17 +32,21 @@ SHORT_ROUNDS = dict.fromkeys(
 DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ("cfcl-figure-3f", "mini"): SHORT_ROUNDS,
     ("cfcl-figure-3f", "paper"): SHORT_ROUNDS,
-    ("fedmcc-figure-5", "paper"): {"data.dataset": "the figure is of STL-10"},
-    ("fedmcc-figure-6", "paper"): {"federation.rounds": STAGE_1},
+    ("fedmcc-figure-5", "paper"): dict.fromkeys(
+        ["data.dataset", "data.unlabelled", "views.preset"], "the figure is of STL-10, the recipe of CIFAR-10"
+    ),
+    ("fedmcc-figure-6", "small"): {"training.schedule_rounds": BRANCH},
+    ("fedmcc-figure-6", "paper"): {"training.schedule_rounds": BRANCH},
     ("fedmcc-table-2", "small"): {"partition.scheme": "the table is of uneven data"},
     ("fedmcc-table-2", "paper"): {"partition.scheme": "the table is of uneven data"},
-    ("fedmcc-table-3", "paper"): {"model.backbone": "the table is of ResNet-50", "federation.rounds": STAGE_1},
-    ("fedmcc-table-4", "paper"): {"federation.rounds": STAGE_1},
+    ("fedmcc-table-3", "paper"): {"model.backbone": "the table is of ResNet-50"},
     ("fedmcc-table-5", "small"): {"method.divergence_scale": "the table has FedEMA with lambda 1 only"},
     ("fedmcc-table-5", "paper"): {
         "method.divergence_scale": "the table has FedEMA with lambda 1 only",
-        "federation.rounds": STAGE_1,
+        "data.held_out_labels": "fine-tuning learns from labels of samples that training did not see",
+        "model.backbone": "FedSimCLR and FedCA are quoted with ResNet-50 only",
     },
+    ("fedmcc-table-7", "small"): {"method.ema": "a target of fewer steps per round forgets as much as in the paper"},
     ("orchestra-cifar10", "small"): dict.fromkeys(
         [
             "data.dataset",
@@ -81,6 +85,8 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
 DEPARTURES["uv-figure-3c", "paper"] = DEPARTURES["uv-figure-3c", "mini"]
 NOT_THE_PAPERS = ("cfcl/fashion-mnist-ours", "cfcl/fashion-mini-ours", "cfcl/received")
 """Recipes that depart from their paper, beside one that does not."""
+DIFFERENT = {("fedmcc/cifar10", "fedmcc/cifar10-features"): "Tables III to V quote rows at 32 px, and end with stage 1"}
+"""Recipes of the same data and clients that are two settings."""
 UPKEEP = ("evaluation", "report", "run", "engine", "track")
 """Tables that are no part of a paper's setting."""
 
@@ -185,7 +191,9 @@ def settings_of_recipes() -> dict[tuple[str, ...], list[str]]:
 
 def test_two_recipes_of_one_setting_agree_about_every_method() -> None:
     for names in settings_of_recipes().values():
-        for first, second in combinations(names, 2):
+        for first, second in combinations(sorted(names), 2):
+            if (first, second) in DIFFERENT:
+                continue
             for method in {*load_recipe(first).own_methods, *load_recipe(second).own_methods}:
                 ours, theirs = options_of(first, method), options_of(second, method)
                 other = {option for option in ours if ours[option] != theirs[option] and option.split(".")[0] not in UPKEEP}
