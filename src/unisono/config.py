@@ -28,6 +28,7 @@ from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
 from unisono.federation.server_optimizers import ServerOptimizerConfig
 from unisono.methods.training_loop import TrainingConfig
 from unisono.models.backbones import ModelConfig, fitting_backbone
+from unisono.models.half_precision import fitting_precision
 from unisono.report.config import ReportConfig
 from unisono.runs.trackers import TrackConfig
 
@@ -148,14 +149,17 @@ class Config:
             participation = self.cohort.size / (len(set(self.cohort.only)) or num_clients or self.cohort.size)
         return self.training.scaled(num_clients, participation)
 
-    def fitted(self, input_shape: tuple[int, ...], on_gpu: bool) -> Config:
-        """Return the config with a backbone that fits samples and device in place of ``model.backbone = "auto"``.
+    def fitted(self, input_shape: tuple[int, ...], on_gpu: bool, has_bf16: bool) -> Config:
+        """Return the config with what fits samples and device in place of "auto" in ``model.backbone, training.precision``.
 
         Args:
             input_shape: shape of one sample.
             on_gpu: whether clients compute on a GPU.
+            has_bf16: whether they multiply bf16 themselves.
         """
-        return replace(self, model=fitting_backbone(self.model, input_shape, on_gpu))
+        precision = fitting_precision(self.training.precision, has_bf16)
+        training = self.training.model_copy(update={"precision": precision})
+        return replace(self, model=fitting_backbone(self.model, input_shape, on_gpu), training=training)
 
     def as_tree(self) -> Tree:
         """Return every option with its value, as ``resolve`` takes it."""

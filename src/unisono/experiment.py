@@ -27,6 +27,7 @@ from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.declared import check_consent
 from unisono.federation.postprocess import Postprocessor
 from unisono.models.backbones import AUTO, ModelConfig
+from unisono.models.half_precision import has_bf16
 from unisono.models.nets import build_seeded, state_view
 from unisono.runs.evaluation import Evaluator
 from unisono.runs.trackers import check_trackers
@@ -63,9 +64,9 @@ class Experiment:
             dataset: its data, where they are loaded already.
         """
         dataset = load_dataset(config.data) if dataset is None else dataset
-        asked = config.model.backbone
-        on_gpu = resolve_devices(config.engine.device)[0].type != "cpu"
-        config = config.fitted(dataset.input_shape, on_gpu)
+        asked, device = config, resolve_devices(config.engine.device)[0]
+        on_gpu = device.type != "cpu"
+        config = config.fitted(dataset.input_shape, on_gpu, has_bf16(device))
         partition = partition_dataset(config.partition, dataset, config.run.seed)
         info = RunInfo(
             dataset.input_shape,
@@ -103,8 +104,10 @@ class Experiment:
         labels = _visible_labels(config, dataset, partition)
         seen = labels if method.needs_labels else None
         clients = FederatedDataset(samples, partition.indices, seen, dataset.num_clustered_rows)
-        choices = () if config.model.backbone == asked else (_backbone_note(method, on_gpu),)
-        return Experiment(config, dataset, partition, labels, method, clients, choices)
+        choices = [] if config.model.backbone == asked.model.backbone else [_backbone_note(method, on_gpu)]
+        if config.training.precision != asked.training.precision:
+            choices.append(f"training.precision = 'auto' is {config.training.precision!r} on this processor")
+        return Experiment(config, dataset, partition, labels, method, clients, tuple(choices))
 
     @property
     def notes(self) -> tuple[str, ...]:

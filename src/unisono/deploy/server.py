@@ -202,10 +202,11 @@ def _engine(
 
 
 def _fitted(config: Config, data_spec: DataSpec, directory: RunDirectory, note: Callable[[str], None]) -> Config:
-    """Return the config with a backbone in place of "auto", and save it; clients are taken to have no GPU."""
-    fitted = config.fitted(data_spec.shape, on_gpu=False)
+    """Return the config without "auto", and save it; clients are taken to have no GPU, and processors without bf16."""
+    fitted = config.fitted(data_spec.shape, on_gpu=False, has_bf16=False)
     if fitted.model != config.model:
         note(f"model.backbone = {config.model.backbone!r} is {fitted.model.backbone!r} for samples of shape {data_spec.shape}")
+    if fitted != config:
         directory.save_config(fitted.as_tree())
     return fitted
 

@@ -58,7 +58,8 @@ class TrainingConfig(Section):
         0.0, ge=0, description="FedProx: half this times the squared distance to the received weights"
     )
     precision: Precision = Field(
-        "fp32", description="number format inside networks; all else is fp32. auto is fp32 until a comparison allows bf16"
+        "fp32",
+        description="number format inside networks; all else is fp32. auto: bf16 if the processor multiplies it",
     )
     channels_last: bool = Field(
         False, description="memory format of all weights; our backbones keep activations in it anyway, which is as fast"

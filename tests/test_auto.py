@@ -1,4 +1,4 @@
-"""The default backbone: chosen by samples and device, said before the run, and written by its own name."""
+"""What "auto" becomes, the backbone and the precision: said before the run, and written by its own name."""
 
 from __future__ import annotations
 
@@ -76,3 +76,13 @@ def test_the_saved_config_names_the_choice_and_reads_back(tmp_path: Path) -> Non
     loaded = unisono.load(done.path)
     assert loaded.embed(torch.rand(3, 1, 8, 8)).shape == (3, 256)
     assert unisono.running.resume(done.path).round == 1
+
+
+@pytest.mark.parametrize(("found", "chosen"), [(True, "bf16"), (False, "fp32")])
+def test_auto_precision_is_bf16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch, found: bool, chosen: str) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": found, "amx_bf16": False})
+    experiment = prepared("training.precision=auto")
+    assert experiment.config.training.precision == chosen
+    assert f"training.precision = 'auto' is '{chosen}' on this processor" in experiment.notes
+    assert prepared("training.precision=fp16").config.training.precision == "fp16"
+    assert prepared().config.training.precision == "fp32"
