@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from unisono.core.errors import ClientError
 from unisono.core.method import Phase
 from unisono.engines.memory import is_out_of_memory
 from unisono.experiment import Experiment
+from unisono.federation.loop import PhaseResult, PhaseTask
 from unisono.fitting import batches_per_turn, phase_seconds
 from unisono.rehearsal import Measurement, Stage, _make_loop, _run_course, estimate_memory, estimate_run, rehearse
 from unisono.rehearsal_engine import Limits, MeasuringEngine, Part, TurnCost
@@ -133,3 +135,29 @@ def test_a_batch_beyond_the_memory_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
     _run_course(_make_loop(engine), engine)
     assert engine.batch_size == 12
     assert not is_out_of_memory("ValueError: a tensor has another shape")
+
+
+def test_the_first_exchange_may_come_later_and_between_others() -> None:
+    """Every second round from the third on; two rounds would be too few for such a run."""
+    options = ["consent.share_data=true", "method.pull_steps=4", "method.pull_at_start=false", "training.local_steps=2"]
+    options += ["method.aggregation_steps=4", "federation.rounds=41"]
+    found = course(experiment_of("cfcl", *options))
+    assert found[:3] == [(2, ["train"]), (1, ["push", "offer", "train"]), (1, ["train"])]
+    exchanging = sum(num_rounds for num_rounds, phases in found if "offer" in phases)
+    assert (sum(num_rounds for num_rounds, _ in found), exchanging) == (41, 20)
+
+
+def test_training_with_received_points_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where clients trained alone before they had any."""
+    trained: list[int] = []
+    run = MeasuringEngine._run
+
+    def watched(engine: MeasuringEngine, task: PhaseTask, *rest: Any) -> PhaseResult:
+        if task.ctx.phase == "train":
+            trained.append(task.ctx.round)
+        return run(engine, task, *rest)
+
+    monkeypatch.setattr(MeasuringEngine, "_run", watched)
+    options = ["consent.share_data=true", "method.pull_steps=4", "method.pull_at_start=false", "training.local_steps=2"]
+    course(experiment_of("cfcl", *options, "method.aggregation_steps=4", "federation.rounds=9"))
+    assert trained == 2 * [0, 1, 2], "in a run as short as can be and in the run: at first, again, and after an exchange"

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 
 from unisono.core.context import Context
+from unisono.core.errors import UserError
 from unisono.core.method import Phase
 from unisono.core.payload import Payload
 from unisono.data.views import make_views
@@ -30,7 +32,11 @@ from unisono.rehearsal_engine import Limits, MeasuringEngine, Part, TurnCost
 from unisono.runs.evaluation import Evaluator
 
 MOST_STAGES = 6
-"""Changes of phase that a run is expected to have at most."""
+"""Stages that are visited; a run that has more is expected to repeat the last two."""
+LONGEST_INTERVAL = 20
+"""Rounds between exchanges of data that are expected at most."""
+NUM_EMBEDDED = 16
+"""Samples that pass the encoder where it is timed."""
 TRAINING = 3
 """Forward passes that take as long as one with its backward pass."""
 
@@ -83,9 +89,11 @@ def rehearse(part: Part, limits: Limits | None = None) -> Measurement:
     """
     with threads(1):
         engine = MeasuringEngine(part, limits or Limits())
-        _run_two_rounds(part)
+        shortest = _run_to_the_end(part)
+        if shortest is not None and not engine.limits.measure:
+            engine.take_answers(shortest)
         stages, server = _run_course(_make_loop(engine), engine)
-        samples = part.samples[:16]
+        samples = part.samples[: NUM_EMBEDDED if engine.limits.measure else 1]
         start = time.process_time()
         embed(engine.method.encoder(server), samples, "cpu")
         forward = (time.process_time() - start) / len(samples)
@@ -152,12 +160,21 @@ def _make_loop(engine: MeasuringEngine) -> RoundLoop:
     return RoundLoop(engine.method, engine, ClientStateStore(), options, config.run.seed)
 
 
-def _run_two_rounds(part: Part) -> None:
-    """Run the first and the last round of a run of two, so that what ends a run is rehearsed too."""
-    if part.info.num_rounds >= 2:
-        short = replace(part, info=replace(part.info, num_rounds=2))
-        loop = _make_loop(MeasuringEngine(short, Limits(measure=False)))
-        loop.run(loop.initial_state(), until=2)
+def _run_to_the_end(part: Part) -> MeasuringEngine | None:
+    """Run the shortest run of the method, of two rounds if it can be, so that what ends a run is rehearsed too.
+
+    Returns:
+        Its engine; None if no run is shorter.
+    """
+    for num_rounds in range(2, part.info.num_rounds + 1):
+        with suppress(UserError):  # a method may need more, such as those before clients exchange data
+            engine = MeasuringEngine(replace(part, info=replace(part.info, num_rounds=num_rounds)), Limits(measure=False))
+            break
+    else:
+        return None
+    loop = _make_loop(engine)
+    loop.run(loop.initial_state(), until=num_rounds)
+    return engine
 
 
 def _run_course(loop: RoundLoop, engine: MeasuringEngine) -> tuple[tuple[Stage, ...], Payload]:
@@ -171,11 +188,21 @@ def _run_course(loop: RoundLoop, engine: MeasuringEngine) -> tuple[tuple[Stage, 
         start = time.perf_counter()
         following = loop.run_round(state)
         server = max(0.0, time.perf_counter() - start - engine.seconds_of_clients)
-        costs = tuple((phase, engine.cost(phase.name, first)) for phase in phases)
-        last = num_rounds - 1 if len(stages) >= MOST_STAGES else _last_round_of(phases, loop, following, num_rounds)
+        costs = tuple((phase, engine.cost(phase.name)) for phase in phases)
+        last = _last_round_of(phases, loop, following, num_rounds)
         stages.append(Stage(last - first + 1, costs, server))
         state = following if last == first else _skip(loop, following, last)
+        if len(stages) == MOST_STAGES:
+            stages, state = _repeated(stages, num_rounds), replace(state, round=num_rounds)
     return tuple(stages), state.server
+
+
+def _repeated(stages: Sequence[Stage], num_rounds: int) -> list[Stage]:
+    """Return stages that take all rounds of the run: the last two go on by turns, as exchange and training do."""
+    *before, one, other = stages
+    rest = num_rounds - sum(stage.num_rounds for stage in before)
+    first = round(rest * one.num_rounds / (one.num_rounds + other.num_rounds))
+    return [*before, replace(one, num_rounds=first), replace(other, num_rounds=rest - first)]
 
 
 def _last_round_of(phases: Sequence[Phase], loop: RoundLoop, following: ServerState, num_rounds: int) -> int:
@@ -190,6 +217,10 @@ def _last_round_of(phases: Sequence[Phase], loop: RoundLoop, following: ServerSt
     if following.round >= num_rounds or _phases_of(loop, following) != phases:
         return following.round - 1
     lowest, highest = following.round, num_rounds - 1
+    if loop.method.overrides("client_graph"):  # exchange comes and goes
+        for round in range(lowest, min(lowest + LONGEST_INTERVAL, highest)):
+            if _phases_of(loop, _skip(loop, following, round)) != phases:
+                return round
     while lowest < highest:
         # The first guess is that nothing changes any more, which is so for most methods.
         middle = highest - 1 if highest == num_rounds - 1 else (lowest + highest) // 2

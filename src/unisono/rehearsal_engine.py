@@ -159,14 +159,17 @@ class MeasuringEngine:
         self.peak = 0.0
         self.batch_size = min(FEW if limits.measure else FEWEST, part.batch_size)
         self.seconds_of_clients = 0.0
-        self.method = part.method(batch_size=self.batch_size, local_steps=1)
+        own_steps = part.config.training.local_steps if part.config.method_class.overrides("client_graph") else None
+        # The steps of a round decide in which rounds clients exchange data.
+        self.method = part.method(batch_size=self.batch_size, local_steps=own_steps or 1)
         self._few = self.batch_size
         self._device = resolve_devices(part.config.engine.device)[0]
         self._few_rows = min(FEW_ROWS, len(part.samples))
         self._runner = ShardRunner(self._setup(self.method, self._few_rows), self._device)
         self._several = self._find_several()
-        self._costs: dict[tuple[str, bool], TurnCost] = {}
-        self._results: dict[tuple[str, bool], PhaseResult] = {}
+        self._asked: frozenset[str] = frozenset()
+        self._costs: dict[str, TurnCost] = {}
+        self._results: dict[tuple[str, frozenset[str]], tuple[PhaseResult, TurnCost]] = {}
 
     @property
     def num_clients(self) -> int:
@@ -180,24 +183,29 @@ class MeasuringEngine:
         """Return the clients that answer."""
         return sorted(self.part.clients)
 
-    def cost(self, phase: str, round: int) -> TurnCost:
-        """Return the cost of a client in a phase that was asked for."""
-        return self._costs[self._key(phase, round)]
+    def cost(self, phase: str) -> TurnCost:
+        """Return the cost of a client in a phase, as it was asked for last."""
+        return self._costs[phase]
 
     def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback]) -> PhaseResult:
         """Return the clients' answers; measure the first client if the phase is new."""
         start = time.perf_counter()
-        key = self._key(task.ctx.phase, task.ctx.round)
+        phase = task.ctx.phase
+        # Where clients exchange data, a turn depends on what they got before.
+        key = phase, self._asked if self.method.overrides("client_graph") else frozenset[str]()
         if key not in self._results:
-            self._results[key] = self._run(task, task.clients, self.method, self._few_rows)
-            if not self._results[key].failures:
-                self._costs[key] = self._measure(task) if self.limits.measure else TurnCost(0.0, 0.0, 0.0)
+            result = self._run(task, task.clients, self.method, self._few_rows)
+            measured = self.limits.measure and not result.failures
+            self._results[key] = result, self._measure(task) if measured else TurnCost(0.0, 0.0, 0.0)
+        result, self._costs[phase] = self._results[key]
+        self._asked |= {phase}
         self.seconds_of_clients += time.perf_counter() - start
-        return self._results[key]
+        return result
 
-    def _key(self, phase: str, round: int) -> tuple[str, bool]:
-        # Where clients exchange data, a turn depends on what they got in the round before.
-        return phase, round > 0 and self.method.overrides("client_graph")
+    def take_answers(self, other: MeasuringEngine) -> None:
+        """Give the clients' answers in a run of another length again, unless the rounds decide what clients exchange."""
+        if not self.method.overrides("client_graph"):
+            self._results.update(other._results)
 
     def _measure(self, task: PhaseTask) -> TurnCost:
         """Return the cost of the first client, from turns of one and of several steps, of few and of more samples."""

@@ -241,6 +241,16 @@ ORCHESTRA_HEADS: dict[str, dict[str, Any]] = {
 """Heads and options by method, as the public code has them."""
 
 
+def fedmcc_input(cell: Resolved) -> dict[str, Any]:
+    """The network sees 224 px, cropped or squeezed from the stored image; MNIST, pixels and rows quoted from EasyFL have 32."""
+    dataset, is_pixels = cell.options["data.dataset"], cell.method == "federated-kmeans"
+    quoted = cell.study in ("fedmcc-table-3", "fedmcc-table-4", "fedmcc-table-5") and cell.method != "fedmcc"
+    small = dataset == "mnist" or is_pixels or quoted
+    stored = 32 if dataset == "mnist" or is_pixels else {"folder": 256}.get(dataset)
+    network = {"model.stem": "3x3" if small else "imagenet", "model.input_size": 32 if small else 224}
+    return {**network, "data.image_size": stored, "data.squeeze": dataset == "folder"}
+
+
 def paper_numbers(cell: Resolved) -> dict[str, Any]:
     """What the papers, or the code that they build on, say about a cell at their scale."""
     options = cell.options
@@ -262,7 +272,7 @@ def paper_numbers(cell: Resolved) -> dict[str, Any]:
             expected["method.num_scores"] = clusters
         return expected
     if cell.study.startswith("fedmcc"):
-        expected = {"model.stem": "imagenet" if options["data.image_size"] == 224 else "3x3", "training.batch_size": 128}
+        expected = {**fedmcc_input(cell), "training.batch_size": 128}
         if options["partition.num_clients"] == 1:
             expected["training.batch_size"] = 256 if cell.method == "cc" else 128
             if cell.study == "fedmcc-table-6" and cell.method in ("cc", "mcc"):
