@@ -56,6 +56,8 @@ def lay_out(payload: Payload) -> Layout:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in _DTYPES:
             raise ValueError(f"{name} has type {dtype}, and only {', '.join(_DTYPES)} cross a wire")
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"{name} is a sparse tensor, and only dense ones cross a wire: call to_dense()")
         num_bytes = tensor.numel() * tensor.element_size()
         slots[name] = Slot(dtype, tuple(tensor.shape), offset, num_bytes)
         offset += -(-num_bytes // ALIGNMENT) * ALIGNMENT
