@@ -111,6 +111,7 @@ def execute(
     status = StatusFile(directory, run_id)
     directory.lock(lock_timeout)
     try:
+        directory.remove_leftovers()
         with status:
             directory.write_json("environment.json", environment(config.engine.device))
             state, store = restore(directory, config, on_note)
@@ -169,7 +170,7 @@ def restore(
     """
     checkpoints = directory.checkpoints(config.run.keep_checkpoints)
     for round in reversed(checkpoints.rounds()):
-        store = ClientStateStore(_memory_limit(config))
+        store = ClientStateStore(_memory_limit(config), directory.spilled)
         try:
             checkpoint = checkpoints.load(round, store)
         except DamagedError as error:
@@ -186,7 +187,7 @@ def restore(
         )
     directory.cut_logs({})
     on_note("There is no checkpoint yet: starting from the beginning.")
-    return None, ClientStateStore(_memory_limit(config))
+    return None, ClientStateStore(_memory_limit(config), directory.spilled)
 
 
 def _evaluate_untrained(evaluators: Sequence[Evaluation], state: ServerState) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from unisono.core.config import Tree, read_toml, write_toml
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
-from unisono.runs.files import JsonLines, explained, write_atomically
+from unisono.runs.files import JsonLines, explained, remove_tree, write_atomically
+from unisono.runs.manifest import MANIFEST_FILE
 from unisono.runs.probe_layers import ProbeLayers
 
 REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "failures", "timings")
@@ -47,7 +48,7 @@ class RunDirectory:
     def create(path: Path, config: Mapping[str, Any]) -> RunDirectory:
         """Make the directory; refuse one that holds anything."""
         with explained(path):
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not _is_unused(path):
                 raise UserError(
                     f"The run directory {path} exists already: choose another run.name, remove it, "
                     f"or continue it with 'unisono resume {path}'."
@@ -62,6 +63,10 @@ class RunDirectory:
         """Return an existing run; raise a UserError if the directory is none."""
         if not path.is_dir():
             raise UserError(f"There is no run directory {path}.")
+        if _is_unused(path):
+            raise UserError(
+                f"{path} is not a run directory: it has no config.toml. If a run was ended at its very start, start it again."
+            )
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} is not a run directory: it has no config.toml.")
         return RunDirectory(path)
@@ -79,6 +84,16 @@ class RunDirectory:
     def model(self) -> Path:
         """The finished encoder's directory."""
         return self.path / "model"
+
+    @property
+    def spilled(self) -> Path:
+        """Directory of client states that do not fit into memory, while the run goes on."""
+        return self.path / ".states.tmp"
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files that a kill left; only whoever holds the lock may do so."""
+        for path in [*self.path.rglob(".*.tmp")]:
+            remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
     def clusters(self) -> Path:
@@ -200,3 +215,10 @@ class RunDirectory:
         """Drop what was logged after a checkpoint."""
         for name, log in self.logs.items():
             log.cut(lengths.get(name, 0))
+
+
+def _is_unused(path: Path) -> bool:
+    """Return whether a directory holds nothing but what a run leaves that is killed before its config is written."""
+    return path.is_dir() and all(
+        file.name == MANIFEST_FILE or (file.name.startswith(".") and file.name.endswith(".tmp")) for file in path.iterdir()
+    )
