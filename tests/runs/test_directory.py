@@ -56,7 +56,7 @@ def test_a_new_directory_holds_the_config(directory: RunDirectory) -> None:
 
 def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, {})
-    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "manifest.json"]
 
 
 def test_a_directory_that_holds_anything_is_refused(directory: RunDirectory, tmp_path: Path) -> None:

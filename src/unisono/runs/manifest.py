@@ -8,18 +8,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from unisono.core.errors import UserError
-from unisono.runs.files import write_atomically
+from unisono.runs.files import DamagedFileError, write_atomically
 
 MANIFEST_FILE = "manifest.json"
 LOG = ".jsonl"
 """Ending of files that only grow: their first bytes are recorded, as many as there were."""
-UNLISTED = ("status.json", "report.html", MANIFEST_FILE)
-"""Files that are made anew at any time, or say themselves what they are."""
-
-
-class DamagedFileError(UserError):
-    """A file of a run is not as it was written; the message names it."""
+LASTING = ("config.toml", "run_info.json", "start.json")
+"""Files that do not change once they are written; they are listed from the first checkpoint on."""
+FINAL = ("floors.json", "privacy.json", "environment.json", "model/*", "report/*", "clusters/*")
+"""Files that change until the run is finished; they are listed from then on."""
 
 
 class Manifest:
@@ -64,6 +61,17 @@ class Manifest:
             if (self._directory / name).is_file():
                 values["files"][name] = [_version((self._directory / name).read_bytes())]
         self._write(values)
+
+    def record_all(self, logs: Iterable[str]) -> None:
+        """List every file of a finished run, besides its checkpoints, which have lists of their own."""
+        found = [path for pattern in FINAL for path in self._directory.glob(pattern) if path.is_file()]
+        final = [path.relative_to(self._directory).as_posix() for path in found if not path.name.startswith(".")]
+        self.record([*LASTING, *logs, *final])
+
+    def begin(self, logs: Iterable[str]) -> None:
+        """Forget the files that a run changes until it is finished."""
+        kept = {*LASTING, *logs}
+        self.record((), forget=[name for name in self.names() if name not in kept])
 
     def problem(self, name: str, content: bytes | None = None) -> str | None:
         """Return what is wrong with a file, None if nothing is, or if it is not listed.
