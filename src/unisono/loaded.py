@@ -93,7 +93,10 @@ def load(path: str | Path, round: int | None = None) -> LoadedRun:
     """
     directory = RunDirectory.open(Path(path))
     config = resolve(directory.config_tree)
-    info = RunInfo(**directory.load_run_info(), sections=config.method_sections)
+    try:
+        info = RunInfo(**directory.load_run_info(), sections=config.method_sections)
+    except TypeError as error:
+        raise UserError(f"{directory.path / 'run_info.json'} is damaged ({error}); see 'unisono verify {path}'.") from error
     method = config.method_class(config.method, info)
     checkpoints = directory.checkpoints()
     available = checkpoints.rounds()

@@ -22,14 +22,18 @@ def make_report(path: str | Path) -> tuple[Path, str]:
     """
     directory = RunDirectory.open(Path(path))
     config = resolve(directory.config_tree)
-    problem = ""
-    ReportFiles(directory).clear_errors()
-    if not is_complete(directory):
+    files = ReportFiles(directory)
+    files.clear_errors()
+    dropped = files.drop_damaged()
+    problem = f"{', '.join(dropped)} was damaged and is made anew." if dropped else ""
+    if dropped or not is_complete(directory):
         try:
             catch_up(directory, config)
         except UserError as error:
             problem = f"The report has no map of the last state: {error}"
-    return write_report(directory, config.report.projection), problem
+    written = write_report(directory, config.report.projection)
+    files.list_files()
+    return written, problem
 
 
 def is_complete(directory: RunDirectory) -> bool:

@@ -11,6 +11,7 @@ from unisono.backends import OpenBackend, backend_of, standard_callbacks
 from unisono.config import Config, resolve
 from unisono.core.config import parse_overrides
 from unisono.core.errors import UserError
+from unisono.data.fingerprint import fingerprint
 from unisono.experiment import Experiment, run_path
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
@@ -82,6 +83,7 @@ def resume(
     directory = RunDirectory.open(Path(path))
     if directory.untrained:
         raise UserError(f"{directory.path} holds the probes of an encoder before training: there is nothing to continue.")
+    directory.check_config()
     experiment = Experiment.prepare(resolve(directory.config_tree))
     return execute(directory, backend_of(experiment), callbacks=callbacks, on_note=on_note, rounds=rounds)
 
@@ -111,11 +113,16 @@ def execute(
     status = StatusFile(directory, run_id)
     directory.lock(lock_timeout)
     try:
+        directory.check_config()
+        directory.remove_leftovers()
+        directory.manifest.begin(directory.log_files)
         with status:
             directory.write_json("environment.json", environment(config.engine.device))
             state, store = restore(directory, config, on_note)
             with closing(store), open_backend(config, directory) as backend:
                 config = resolve(directory.config_tree)  # what a federation's samples decide is known from here on
+                if backend.experiment is not None:
+                    directory.check_data(fingerprint(backend.experiment.dataset))
                 directory.save_run_info(backend.method.info)
                 loop = RoundLoop(
                     backend.method,
@@ -149,6 +156,7 @@ def execute(
                     directory, config, config.report.projection, Status("finished", state.round, config.federation.rounds)
                 )
             if rounds == 0 or state.round >= config.federation.rounds:
+                directory.manifest.record_all(directory.log_files)
                 status.write("finished", state.round)
             return loaded
     finally:
@@ -169,13 +177,14 @@ def restore(
     """
     checkpoints = directory.checkpoints(config.run.keep_checkpoints)
     for round in reversed(checkpoints.rounds()):
-        store = ClientStateStore(_memory_limit(config))
+        store = ClientStateStore(_memory_limit(config), directory.spilled)
         try:
             checkpoint = checkpoints.load(round, store)
         except DamagedError as error:
             on_note(f"{error}: falling back to the one before.")
             continue
-        directory.cut_logs(checkpoint.log_lengths)
+        for note in directory.cut_logs(checkpoint.log_lengths):
+            on_note(note)
         done = round >= config.federation.rounds
         on_note("The run is finished already." if done else f"Continuing after round {round} of {config.federation.rounds}.")
         return checkpoint.state, store
@@ -186,7 +195,7 @@ def restore(
         )
     directory.cut_logs({})
     on_note("There is no checkpoint yet: starting from the beginning.")
-    return None, ClientStateStore(_memory_limit(config))
+    return None, ClientStateStore(_memory_limit(config), directory.spilled)
 
 
 def _evaluate_untrained(evaluators: Sequence[Evaluation], state: ServerState) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.core.payloads import PAYLOADS, same
 from unisono.core.payload import Payload
-from unisono.core.wire import ALIGNMENT, from_bytes, lay_out, read, to_bytes, write
+from unisono.core.wire import ALIGNMENT, CHECKSUM, checksum, from_bytes, lay_out, read, to_bytes, write
 
 
 @given(PAYLOADS)
@@ -92,7 +92,17 @@ def test_a_damaged_header_is_a_value_error_or_reads_as_a_payload(payload: Payloa
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
     with suppress(ValueError):
-        assert isinstance(from_bytes(bytes(whole)), Payload)
+        damaged = bytes(whole[:-CHECKSUM])
+        assert isinstance(from_bytes(damaged + checksum(damaged)), Payload)
+
+
+@given(PAYLOADS, st.data())
+@settings(max_examples=60)
+def test_a_flipped_bit_anywhere_is_found(payload: Payload, data: st.DataObject) -> None:
+    whole = bytearray(to_bytes(payload))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ValueError, match="payload"):
+        from_bytes(bytes(whole))
 
 
 GOOD = {"slots": {"a/w": ["float32", [2], 0, 8]}, "scalars": {}, "num_bytes": 64, "groups": ["a"]}
@@ -111,6 +121,8 @@ GOOD = {"slots": {"a/w": ["float32", [2], 0, 8]}, "scalars": {}, "num_bytes": 64
         {"slots": {"a/w": ["float32", [-2, -1], 0, 8]}},
         {"slots": {"a/w": ["float32", [0, 10**30], 0, 0]}},
         {"slots": {"a/w": ["float32", [2]]}},
+        {"slots": {"a/w": ["float32", [2], 0, 8], "a/v": ["float32", [2], 4, 8]}},
+        {"slots": {f"a/{name}": ["uint8", [64], 0, 64] for name in range(3)}},
         {"scalars": [1]},
         {"scalars": {"x": None}},
         {"scalars": {"x": float("nan")}},
@@ -122,7 +134,8 @@ GOOD = {"slots": {"a/w": ["float32", [2], 0, 8]}, "scalars": {}, "num_bytes": 64
 def test_headers_that_contradict_themselves_are_refused(change: dict[str, object]) -> None:
     def packed(header: dict[str, object]) -> bytes:
         text = json.dumps(header).encode()
-        return len(text).to_bytes(8, "little") + text + bytes(64)
+        data = len(text).to_bytes(8, "little") + text + bytes(64)
+        return data + checksum(data)
 
     assert from_bytes(packed(GOOD)).groups["a"]["w"].tolist() == [0, 0]
     with pytest.raises(ValueError, match="payload"):

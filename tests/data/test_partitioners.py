@@ -280,3 +280,10 @@ def test_natural_keeps_owners_together():
 def test_natural_without_owners():
     with pytest.raises(UserError, match=r"partition.scheme 'natural' needs samples with owners"):
         partition_of("natural", torch.zeros(5), 2)
+
+
+@pytest.mark.parametrize("scheme", ["dirichlet", "dirichlet-prior"])
+def test_a_concentration_too_small_for_floats_is_one_sentence(scheme):
+    assert partition_of(scheme, balanced_labels(10, 20), 5, 0, alpha=1e-7).sizes.sum() == 200
+    with pytest.raises(UserError, match=r"must be at least 1e-09, got .*: raise partition.alpha"):
+        partition_of(scheme, balanced_labels(10, 20), 5, 0, alpha=1e-300)

@@ -310,3 +310,14 @@ def _is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_full_shared_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(tensor: torch.Tensor) -> None:
+        raise RuntimeError("unable to write to file </torch_1_2_3>: No space left on device (28)")
+
+    tiny = TinyFederation("simclr", workers=1)
+    state = tiny.start()
+    monkeypatch.setattr(torch.Tensor, "share_memory_", refuse)
+    with pytest.raises(UserError, match=r"not enough shared memory \(/dev/shm\).*set engine\.workers = 0"):
+        tiny.run(state)

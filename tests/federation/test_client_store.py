@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.federation.client_store import ClientStateStore
 
@@ -174,3 +175,23 @@ class AgainstTwoDictionaries(RuleBasedStateMachine):
 
 TestAgainstTwoDictionaries = AgainstTwoDictionaries.TestCase
 TestAgainstTwoDictionaries.settings = settings(max_examples=30, stateful_step_count=25)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    store = ClientStateStore(memory_limit=10, directory=tmp_path)
+    store.stage(1, state(1.0))
+    with pytest.raises(UserError, match=r"No space left on device\. Free some space or raise engine\.state_memory_gib"):
+        store.commit(0)
+
+
+def test_nothing_is_left_on_the_disk(tmp_path: Path) -> None:
+    store = ClientStateStore(memory_limit=10, directory=tmp_path / "states")
+    store.stage(1, state(1.0))
+    store.commit(0)
+    assert (tmp_path / "states").is_dir()
+    store.close()
+    assert not (tmp_path / "states").exists()

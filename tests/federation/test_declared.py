@@ -80,10 +80,11 @@ def test_infinities_that_would_cancel_are_found() -> None:
         check(groups)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_huge_but_finite_values_may_leave(dtype: torch.dtype) -> None:
-    """The sum of their magnitudes overflows."""
-    check({"sums": {"x": torch.full((1000,), torch.finfo(dtype).max, dtype=dtype), "y": torch.ones(1)}})
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_values_that_would_overflow_in_a_sum_are_refused(dtype: torch.dtype) -> None:
+    check({"sums": {"x": torch.full((1000,), 1e17, dtype=dtype), "y": torch.ones(1)}})
+    with pytest.raises(ValueError, match="sums/x holds a value of"):
+        check({"sums": {"x": torch.full((1000,), torch.finfo(dtype).max, dtype=dtype), "y": torch.ones(1)}})
 
 
 def test_types_and_shapes_may_mix() -> None:
@@ -102,7 +103,7 @@ def test_types_and_shapes_may_mix() -> None:
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
 def test_weights_must_be_finite_and_not_negative(weight: float) -> None:
-    with pytest.raises(ValueError, match="weight is finite and not negative"):
+    with pytest.raises(ValueError, match="the weight is"):
         check(good_groups(), weight=weight)
 
 

@@ -154,10 +154,10 @@ def inode(tmp_path: Path, round: int, client: int) -> int:
 
 
 def test_states_that_did_not_change_are_linked(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=3)
-    save_rounds(checkpoints, [1, 2, 3])
-    assert inode(tmp_path, 1, 7) == inode(tmp_path, 2, 7) == inode(tmp_path, 3, 7)
-    assert inode(tmp_path, 2, 102) == inode(tmp_path, 3, 102)
+    checkpoints = Checkpoints(tmp_path, keep=4)
+    save_rounds(checkpoints, [1, 2, 3, 4])
+    assert inode(tmp_path, 1, 7) == inode(tmp_path, 3, 7)
+    assert inode(tmp_path, 2, 102) == inode(tmp_path, 4, 102)
     store = save_rounds(Checkpoints(tmp_path / "other", keep=3), [1, 2, 3])
     change(store, [7], 3)
     Checkpoints(tmp_path / "other", keep=3).save(state(4), store, LOGS)
@@ -165,6 +165,18 @@ def test_states_that_did_not_change_are_linked(tmp_path: Path) -> None:
     restored = ClientStateStore()
     Checkpoints(tmp_path / "other").load(4, restored)
     assert float(restored.get(7).groups["memory"]["x"][0]) == 37.0
+
+
+@pytest.mark.parametrize("keep", [2, 3])
+def test_damage_to_a_state_that_did_not_change_leaves_a_good_checkpoint(tmp_path: Path, keep: int) -> None:
+    checkpoints = Checkpoints(tmp_path, keep)
+    save_rounds(checkpoints, [1, 2, 3, 4, 5])
+    flip_a_bit(tmp_path / "round-000005" / "clients" / "7.safetensors")
+    store = ClientStateStore()
+    with pytest.raises(DamagedError, match=r"7\.safetensors"):
+        checkpoints.load(5, store)
+    assert checkpoints.load(4, store).state.round == 4
+    assert 7 in store
 
 
 def test_a_linked_state_outlives_the_checkpoint_it_came_from(tmp_path: Path) -> None:
@@ -180,11 +192,11 @@ def test_file_systems_without_links_get_copies(tmp_path: Path, monkeypatch: pyte
         raise OSError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    checkpoints = Checkpoints(tmp_path)
-    store = save_rounds(checkpoints, [1, 2])
-    assert inode(tmp_path, 1, 7) != inode(tmp_path, 2, 7)
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    store = save_rounds(checkpoints, [1, 2, 3])
+    assert inode(tmp_path, 1, 7) != inode(tmp_path, 3, 7)
     restored = ClientStateStore()
-    checkpoints.load(2, restored)
+    checkpoints.load(3, restored)
     assert same(restored.get(7), store.get(7))
 
 

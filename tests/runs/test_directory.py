@@ -56,7 +56,7 @@ def test_a_new_directory_holds_the_config(directory: RunDirectory) -> None:
 
 def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, {})
-    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "manifest.json"]
 
 
 def test_a_directory_that_holds_anything_is_refused(directory: RunDirectory, tmp_path: Path) -> None:
@@ -180,3 +180,27 @@ def test_whether_it_is_finished(directory: RunDirectory, content: str, finished:
     assert not directory.finished
     (directory.path / "status.json").write_text(content)
     assert (directory.finished, directory.untrained) == (finished, untrained)
+
+
+@pytest.mark.parametrize("leftovers", [[], [".config.toml.123.tmp"], [".manifest.json.7.tmp"]])
+def test_a_directory_that_a_kill_left_half_made_is_used_again(tmp_path: Path, leftovers: list[str]) -> None:
+    path = tmp_path / "half"
+    path.mkdir()
+    for name in leftovers:
+        (path / name).write_text("[ru")
+    with pytest.raises(UserError, match=r"no config\.toml\. If a run was ended at its very start, start it again"):
+        RunDirectory.open(path)
+    RunDirectory.create(path, {"run": {"seed": 1}})
+    assert RunDirectory.open(path).config_tree == {"run": {"seed": 1}}
+
+
+def test_temporary_files_that_a_kill_left_are_removed(directory: RunDirectory) -> None:
+    (directory.path / "model").mkdir()
+    for name in (".config.toml.1.tmp", "model/.encoder.safetensors.2.tmp"):
+        (directory.path / name).write_text("half")
+    (directory.path / "checkpoints" / ".round-000003.tmp").mkdir(parents=True)
+    (directory.spilled).mkdir()
+    (directory.spilled / "7.state").write_text("state")
+    directory.remove_leftovers()
+    assert not [path for path in directory.path.rglob("*") if ".tmp" in str(path.relative_to(directory.path))]
+    assert (directory.path / "config.toml").is_file()

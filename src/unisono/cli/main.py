@@ -32,6 +32,7 @@ from unisono.cli.run import run
 from unisono.cli.show import show
 from unisono.cli.study import study
 from unisono.cli.tune import tune
+from unisono.cli.verify import verify
 from unisono.cli.views import views
 from unisono.cli.watch import watch
 
@@ -49,6 +50,7 @@ app.command("config", no_args_is_help=True)(config)
 app.command("resume", no_args_is_help=True)(resume)
 app.command("show", no_args_is_help=True)(show)
 app.command("report", no_args_is_help=True)(report)
+app.command("verify", no_args_is_help=True)(verify)
 app.command("watch", no_args_is_help=True)(watch)
 app.command("evaluate", no_args_is_help=True)(evaluate)
 app.command("compare", no_args_is_help=True)(compare)

@@ -25,18 +25,22 @@ def show(run: options.Run) -> None:
     """
     from unisono.cli.run_progress import probes_of
     from unisono.cli.summary import print_floors
+    from unisono.config import resolve
     from unisono.report.status import run_status
     from unisono.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run)
-    tree = directory.config_tree
-    metrics = directory.logs["metrics"].read()
+    tree = resolve(directory.config_tree).as_tree()
+    logs, damaged = directory.intact_logs()
+    metrics = logs["metrics"]
     console = make_console()
     status = run_status(directory)
     console.print(f"{run}: {status.word}, {status.rounds_done} of {status.num_rounds} rounds done\n", soft_wrap=True)
     if status.sentence:
         console.print(f"{status.sentence}\n", soft_wrap=True)
-    console.print(_facts(directory, tree, metrics))
+    for sentence in damaged:
+        console.print(f"warning: {sentence} It is left out here.\n", soft_wrap=True)
+    console.print(_facts(directory, tree, logs))
     if metrics:
         console.print()
         console.print(_rounds(metrics))
@@ -45,20 +49,20 @@ def show(run: options.Run) -> None:
         console.print()
         console.print(probe_table(probes))
         print_floors(console, directory, probes[max(probes)])
-    for entry in directory.logs["notes"].read()[-MOST_ROWS:]:
+    for entry in logs["notes"][-MOST_ROWS:]:
         when = "" if entry["round"] is None else f"round {entry['round'] + 1}: "
         console.print(f"\nnote: {when}{entry['note']}")
     console.print(f"\nfiles: {', '.join(_files(directory))}")
 
 
-def _facts(directory: RunDirectory, tree: dict[str, Any], metrics: list[dict[str, Any]]) -> Table:
+def _facts(directory: RunDirectory, tree: dict[str, Any], logs: dict[str, list[dict[str, Any]]]) -> Table:
     """Return the facts of the run's report, and what it sent and lost."""
     from unisono.report.files import ReportFiles
     from unisono.report.overview import what_was_run
 
     about = ReportFiles(directory).read("about") or {}
-    failures = directory.logs["failures"].read()
-    down, up = (sum(entry[key] for entry in metrics) for key in ("bytes_down", "bytes_up"))
+    failures = logs["failures"]
+    down, up = (sum(entry[key] for entry in logs["metrics"]) for key in ("bytes_down", "bytes_up"))
     rows = [
         *what_was_run(tree, about, of_federation=directory.of_federation)["pairs"],
         ["communication", f"{megabytes(down)} down, {megabytes(up)} up"],

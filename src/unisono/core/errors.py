@@ -13,6 +13,14 @@ class MethodError(UserError):
     """The code of a method is at fault, for every client alike; it ends the run."""
 
 
+def describe(error: BaseException) -> str:
+    """Return kind and text of an error in one line; also of one whose text cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be read"
+
+
 class ClientError(Exception):
     """A client could not answer; names round, phase and client, and carries the original traceback. Text counts rounds from 1.
 

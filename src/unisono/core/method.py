@@ -201,6 +201,10 @@ class Method(ABC, Generic[C]):
         """
         return self.shares.keys()
 
+    def max_weight(self, num_samples: int) -> float:
+        """Return the largest ``Update.weight`` of a client with this many samples; an answer with a larger one is refused."""
+        return float(max(1, num_samples))
+
     def send_to_client(self, server: Payload, ctx: Context) -> Payload:
         """Return extra data for client ``ctx.client_id`` only, on top of the broadcast."""
         return Payload()

@@ -1,6 +1,7 @@
 """Layout of tensors in bytes, for pipes, shared memory and client state.
 
-No pickle: a header in JSON (names, types, shapes, offsets, scalars), then the raw numbers, aligned to 64 bytes.
+No pickle: a header in JSON (names, types, shapes, offsets, scalars), then the raw numbers, aligned to 64 bytes, then a checksum
+of all before it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import copyreg
 import json
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,6 +20,8 @@ from torch import Tensor
 from unisono.core.payload import Payload, Scalar
 
 ALIGNMENT = 64
+CHECKSUM = 4
+"""Bytes of the checksum at the end."""
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -51,6 +56,8 @@ def lay_out(payload: Payload) -> Layout:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in _DTYPES:
             raise ValueError(f"{name} has type {dtype}, and only {', '.join(_DTYPES)} cross a wire")
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"{name} is a sparse tensor, and only dense ones cross a wire: call to_dense()")
         num_bytes = tensor.numel() * tensor.element_size()
         slots[name] = Slot(dtype, tuple(tensor.shape), offset, num_bytes)
         offset += -(-num_bytes // ALIGNMENT) * ALIGNMENT
@@ -88,20 +95,29 @@ def to_bytes(payload: Payload) -> bytes:
     ).encode()
     buffer = torch.zeros(layout.num_bytes, dtype=torch.uint8)
     write(payload, layout, buffer)
-    return len(header).to_bytes(8, "little") + header + buffer.numpy().tobytes()
+    data = len(header).to_bytes(8, "little") + header + buffer.numpy().tobytes()
+    return data + checksum(data)
+
+
+def checksum(data: bytes) -> bytes:
+    """Return the checksum that ends a message; it finds damage, not forgery."""
+    return zlib.crc32(data).to_bytes(CHECKSUM, "little")
 
 
 def from_bytes(data: bytes) -> Payload:
     """Return the payload that ``to_bytes`` wrote; raise a ValueError that says the bytes are damaged."""
-    start = 8 + int.from_bytes(data[:8], "little")
+    start, end = 8 + int.from_bytes(data[:8], "little"), len(data) - CHECKSUM
     try:
+        if end < 8 or checksum(data[:end]) != data[end:]:
+            raise ValueError("its checksum is wrong")
         header = json.loads(data[8:start])
         slots = {name: _slot(header["num_bytes"], *parts) for name, parts in header["slots"].items()}
         layout = Layout(slots, header["scalars"], header["num_bytes"], tuple(header["groups"]))
-        if len(data) - start != layout.num_bytes:
-            raise ValueError(f"{layout.num_bytes} bytes of tensors became {len(data) - start}")
+        if end - start != layout.num_bytes:
+            raise ValueError(f"{layout.num_bytes} bytes of tensors became {end - start}")
+        _check_apart(slots.values())
         # torch makes no tensor of an empty buffer.
-        buffer = torch.frombuffer(bytearray(data[start:] or b"\0"), dtype=torch.uint8)
+        buffer = torch.frombuffer(bytearray(data[start:end] or b"\0"), dtype=torch.uint8)
         return read(layout, buffer)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"not a payload, or a damaged one: {error}") from error
@@ -113,6 +129,13 @@ def _slot(total: int, dtype: str, shape: list[int], offset: int, num_bytes: int)
     if not fits or math.prod(shape) * _DTYPES[dtype].itemsize != num_bytes:
         raise ValueError(f"{dtype} of shape {shape} does not lie in bytes {offset} to {offset + num_bytes} of {total}")
     return Slot(dtype, tuple(shape), offset, num_bytes)
+
+
+def _check_apart(slots: Iterable[Slot]) -> None:
+    """Raise a ValueError if tensors overlap: a small message would become many large tensors."""
+    for first, second in pairwise(sorted((s for s in slots if s.num_bytes), key=lambda slot: slot.offset)):
+        if first.offset + first.num_bytes > second.offset:
+            raise ValueError(f"two tensors share byte {second.offset}")
 
 
 def _views(layout: Layout, buffer: Tensor) -> dict[str, Tensor]:

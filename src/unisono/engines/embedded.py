@@ -7,12 +7,14 @@ Which worker runs a shard changes nothing: results are bit-identical for any num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 from pydantic import Field
 
 from unisono.core.config import Section
+from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.engines.devices import num_cores, resolve_devices, threads
 from unisono.engines.shards import ShardMerger, ShardRunner, ShardTask, WorkerSetup
@@ -80,10 +82,11 @@ class EmbeddedEngine:
                 self._runner = ShardRunner(self._setup, self._devices[0])
         elif self._pool is None or not self._pool.has_room_for(broadcast):
             self.close()
-            self._setup.clients.share_memory()
-            self._pool = WorkerPool(
-                self._setup, self._devices, self.num_workers, broadcast.num_bytes, self._timeout, self._start
-            )
+            with _shared_memory_explained():
+                self._setup.clients.share_memory()
+                self._pool = WorkerPool(
+                    self._setup, self._devices, self.num_workers, broadcast.num_bytes, self._timeout, self._start
+                )
 
     def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback] = ()) -> PhaseResult:
         """Run every client of the task and reduce their updates, shard by shard in order."""
@@ -130,6 +133,20 @@ class EmbeddedEngine:
             raise RuntimeError("the engine is not open")
         for task in tasks:
             on_result(task.shard, self._runner.run(task, broadcast, on_client_end=on_client_end))
+
+
+@contextmanager
+def _shared_memory_explained() -> Iterator[None]:
+    """Turn the refusal of shared memory into one sentence."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if not any(word in str(error) for word in ("shm", "shared memory", "No space left", "/torch_")):
+            raise
+        raise UserError(
+            "There is not enough shared memory (/dev/shm) for the samples and the workers: set engine.workers = 0, which needs "
+            "none, or enlarge it (in a container: --shm-size)."
+        ) from error
 
 
 def _once_per_client(phase: str, callbacks: Sequence[Callback]) -> Callable[[ClientStats], None]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
 
@@ -84,6 +86,9 @@ class ClientStateStore:
         """Remove what was spilled."""
         for client_id in self._on_disk:
             self._file(client_id).unlink(missing_ok=True)
+        if self._on_disk and self._directory is not None:
+            with suppress(OSError):
+                self._directory.rmdir()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -97,7 +102,13 @@ class ClientStateStore:
     def _spill(self, client_id: int) -> None:
         state = self._memory.pop(client_id)
         self._num_bytes -= state.num_bytes
-        self._file(client_id).write_bytes(to_bytes(state))
+        try:
+            self._file(client_id).write_bytes(to_bytes(state))
+        except OSError as error:
+            raise UserError(
+                f"States of clients cannot be written to {self._directory}: {error.strerror or error}. Free some space or "
+                "raise engine.state_memory_gib, which keeps them in memory."
+            ) from error
         self._on_disk.add(client_id)
 
     def _file(self, client_id: int) -> Path:

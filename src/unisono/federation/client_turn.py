@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
-from unisono.core.errors import ClientError, MethodError
+from unisono.core.errors import ClientError, MethodError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Share, Update
+from unisono.core.wire import lay_out
 from unisono.federation.aggregate import Accumulator
-from unisono.federation.declared import check_update, sent_shares
+from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.postprocess import RESIDUAL, Postprocessor
 from unisono.methods.training_loop import TrainingConfig
 
@@ -107,19 +109,23 @@ def run_client(
     start = time.perf_counter()
     try:
         own = Payload({name: group for name, group in local.groups.items() if name != RESIDUAL}, local.scalars)
-        update, new_local = method.client_step(nets, received, own, data, ctx)
+        before = _versions(received)
+        with _settings_kept():
+            update, new_local = method.client_step(nets, received, own, data, ctx)
+        _check_unwritten(method, received, before)
         if update.client_id != ctx.client_id:
             raise ValueError(f"the update must carry its own client's id, ctx.client_id, got {update.client_id}")
         update = replace(update, payload=_on_cpu(update.payload))
         check_update(update, sent_shares(method, ctx), received)
+        check_weight(update, method.max_weight(len(data)))
+        lay_out(new_local)
         if RESIDUAL in local.groups:
             new_local = new_local.with_groups(**{RESIDUAL: local.groups[RESIDUAL]})
         update, new_local = postprocessor.encode(update, received, _on_cpu(new_local), ctx)
     except MethodError:
         raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
+    except (Exception, SystemExit) as error:
+        raise ClientError(ctx.round, ctx.phase, ctx.client_id, describe(error), traceback.format_exc()) from error
     stats = ClientStats(
         ctx.client_id,
         len(data),
@@ -150,8 +156,32 @@ def accept_update(
             check_update(decoded, shares, received)
         accumulator.add(decoded)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
+        raise ClientError(ctx.round, ctx.phase, ctx.client_id, describe(error), traceback.format_exc()) from error
+
+
+@contextmanager
+def _settings_kept() -> Iterator[None]:
+    """Undo what a client sets for its whole process: torch's default type, its gradient mode and its threads."""
+    dtype, gradients, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(gradients)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+def _versions(payload: Payload) -> dict[str, int]:
+    """Return torch's counts of writes into each tensor."""
+    return {name: tensor._version for name, tensor in payload.tensors()}
+
+
+def _check_unwritten(method: Method, received: Payload, before: Mapping[str, int]) -> None:
+    """Raise a MethodError if a step wrote into what it received: in a simulation, other clients receive the same memory."""
+    written = [name for name, version in _versions(received).items() if version != before[name]]
+    if written:
+        raise MethodError(f"{method.name}.client_step wrote into {written[0]} of received, which is read-only: clone it first.")
 
 
 def _on_cpu(payload: Payload) -> Payload:

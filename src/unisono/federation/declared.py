@@ -7,13 +7,18 @@ from collections.abc import Mapping
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce, Reveals, Share, Tensors, Update
+from unisono.core.wire import lay_out
+
+LARGEST = 1e18
+"""Largest number in an update; the square of a larger one, or its product with a weight, may overflow 32 bits."""
+RECORD_KEYS = frozenset(("round", "asked", "answered", "bytes_down", "bytes_up", "client", "phase", "samples"))
+"""Names in the logs of a run that no metric may have."""
 
 
 class ConsentConfig(Section):
@@ -47,11 +52,13 @@ def check_update(update: Update, shares: Mapping[str, Share], received: Payload)
     """Raise a ValueError with one sentence if the update holds anything undeclared, misshapen or not finite."""
     if update.payload.scalars:
         raise ValueError(f"an update carries no scalars, got {sorted(update.payload.scalars)}")
-    if not (math.isfinite(update.weight) and update.weight >= 0):
-        raise ValueError(f"an update's weight is finite and not negative, got {update.weight}")
+    _check_number("the weight", update.weight)
+    if update.weight < 0:
+        raise ValueError(f"the weight is negative, {update.weight}")
     for name, value in update.metrics.items():
-        if not math.isfinite(value):
-            raise ValueError(f"metric {name} is {value}")
+        check_metric_name(name)
+        _check_number(f"metric {name}", value)
+    lay_out(update.payload)
     for group, tensors in update.payload.groups.items():
         if group not in shares:
             raise ValueError(f"group {group!r} is not among those declared for this phase ({', '.join(shares) or 'none'})")
@@ -59,7 +66,26 @@ def check_update(update: Update, shares: Mapping[str, Share], received: Payload)
             _check_shapes(group, tensors, own_rows(group, received, update.client_id))
         elif shares[group].reduce is Reduce.MEAN and group in received.groups:
             _check_shapes(group, tensors, received.groups[group])
-    check_finite(update.payload)
+    check_finite(update.payload, LARGEST)
+
+
+def check_weight(update: Update, most: float) -> None:
+    """Raise a ValueError if an update weighs more than its client may: one client would take over the mean."""
+    if update.weight > most:
+        raise ValueError(f"an update's weight is at most {most:g} for a client of this size, got {update.weight:g}")
+
+
+def check_metric_name(name: str) -> None:
+    """Raise a ValueError if a metric would overwrite something else in the logs."""
+    if not isinstance(name, str) or name in RECORD_KEYS or name.startswith("probe."):
+        raise ValueError(f"a metric cannot be called {name!r}, which logs use for something else: choose another name")
+
+
+def _check_number(what: str, value: object) -> None:
+    if not isinstance(value, int | float):
+        raise ValueError(f"{what} must be a number, got {type(value).__name__}: tensors and arrays have item()")
+    if not math.isfinite(value):
+        raise ValueError(f"{what} is {value}")
 
 
 def own_rows(group: str, received: Payload, client_id: int) -> Tensors:
@@ -79,20 +105,20 @@ def _check_shapes(group: str, tensors: Tensors, expected: Tensors) -> None:
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
             raise ValueError(f"{group}/{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
+        if tensor.is_floating_point() != expected[name].is_floating_point():
+            raise ValueError(f"{group}/{name} has type {tensor.dtype}, expected {expected[name].dtype}")
 
 
-def check_finite(payload: Payload) -> None:
-    """Raise a ValueError that names the first tensor with a value that is not finite."""
+def check_finite(payload: Payload, largest: float = math.inf) -> None:
+    """Raise a ValueError that names the first tensor with a value that is not finite, or larger than allowed."""
     floats = [(name, tensor) for name, tensor in payload.tensors() if tensor.is_floating_point() and tensor.numel()]
     if not floats:
         return
-    # No sum that holds an infinity or a NaN is finite, and a sum is the cheapest pass; one that overflows is looked at below.
-    sums = torch.stack([tensor.detach().sum().float() for _, tensor in floats])
-    if not bool(torch.isfinite(sums).all()):
-        for name, tensor in floats:
-            if not bool(_all_finite(tensor)):
+    # The largest magnitude of a tensor that holds a NaN is NaN.
+    peaks = torch.stack([torch.stack(tensor.detach().aminmax()).double().abs().amax() for _, tensor in floats])
+    if not bool((torch.isfinite(peaks) & (peaks <= largest)).all()):
+        for (name, _), peak in zip(floats, peaks.tolist(), strict=True):
+            if not math.isfinite(peak):
                 raise ValueError(f"{name} holds a value that is not finite")
-
-
-def _all_finite(tensor: Tensor) -> Tensor:
-    return torch.isfinite(tensor).all()
+            if peak > largest:
+                raise ValueError(f"{name} holds a value of {peak:.2g}, and {largest:.0g} is the most")

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.errors import ClientError, UserError
+from unisono.core.errors import ClientError, MethodError, UserError
 from unisono.core.method import Method, Phase
 from unisono.core.noise import SeededNoise, SystemNoise
 from unisono.core.payload import Aggregate, Payload
@@ -19,7 +19,7 @@ from unisono.federation.aggregate import Accumulator, AggregationConfig
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.cohort import CohortConfig, draw_cohort, reachable_clients
-from unisono.federation.declared import check_finite
+from unisono.federation.declared import check_finite, check_metric_name
 from unisono.federation.postprocess import CompressionConfig, Postprocessor, PrivacyConfig
 from unisono.federation.server_optimizers import ServerOptimizerConfig, optimize
 
@@ -249,9 +249,18 @@ class RoundLoop:
             optimized = Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
             server = self.method.server_step(server, optimized, phase_ctx)
             _add_metrics(record, phase, phases, aggregate.metrics)
-        record.metrics.update(self.method.server_metrics(server))
+        record.metrics.update(self._server_metrics(server))
         record.notes += self.method.round_notes(state.server, server)
         return ServerState(state.round + 1, server, optimizer)
+
+    def _server_metrics(self, server: Payload) -> Mapping[str, float]:
+        metrics = self.method.server_metrics(server)
+        try:
+            for name in metrics:
+                check_metric_name(name)
+        except ValueError as error:
+            raise MethodError(f"{self.method.name}.server_metrics: {error}.") from error
+        return metrics
 
     def _clients_of(self, phase: Phase, cohort: list[int], ctx: Context, present: Sequence[int] | None) -> list[int]:
         if not phase.all_clients:

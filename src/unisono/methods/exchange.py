@@ -138,6 +138,10 @@ class DataExchange(LocalTraining[E]):
         averaged = self.shared_networks if ctx.phase == "train" and self.schedule.ends_interval(ctx.round) else ()
         return [*averaged, *(own & self.shares.keys())]
 
+    def max_weight(self, num_samples: int) -> float:
+        pulls = self.info.num_rounds if self.config.buffer == "unlimited" else 1
+        return super().max_weight(num_samples) + pulls * self.config.points_per_pull * (self.info.num_clients - 1)
+
     def exchange_ledger(self, server: Payload) -> Tensors:
         return server.groups.get("ledger", {})
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unisono.runs.directory import RunDirectory
-from unisono.runs.files import write_atomically
+from unisono.runs.files import DamagedFileError, write_atomically
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,34 @@ class ReportFiles:
 
     def __init__(self, directory: RunDirectory) -> None:
         self.path = directory.path / "report"
+        self._manifest = directory.manifest
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return what ``write`` wrote, None where there is nothing that can be read."""
         try:
-            found = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = (self.path / f"{name}.json").read_bytes()
+            self._manifest.check(f"report/{name}.json", content)
+            return dict(json.loads(content))
+        except (OSError, ValueError, TypeError, DamagedFileError):
             return None
-        return dict(found)
+
+    def drop_damaged(self) -> list[str]:
+        """Remove files that cannot be used, so that they are made again from the data; return their names."""
+        dropped = []
+        for path in sorted([*self.path.glob("*.json"), *self.path.glob("round-*.npz")]):
+            good = self.read(path.stem) is not None if path.suffix == ".json" else self._is_good(path)
+            if not good:
+                path.unlink(missing_ok=True)
+                dropped.append(f"report/{path.name}")
+        listed = [name for name in self._manifest.names() if name.startswith("report/")]
+        if listed:  # what is made anew is listed again by ``list_files``
+            self._manifest.record((), forget=listed)
+        return dropped
+
+    def list_files(self) -> None:
+        """Renew what the manifest of a finished run says about the report's files."""
+        if "environment.json" in self._manifest.names():
+            self._manifest.record([f"report/{path.name}" for path in self.path.glob("*") if path.is_file()])
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
         """Replace ``name.json``."""
@@ -75,8 +95,15 @@ class ReportFiles:
 
     def load(self, round: int) -> Snapshot:
         """Return the snapshot after this many rounds."""
-        with np.load(self._snapshot(round)) as content:
-            return Snapshot(content["features"], content["clusters"], content["confidence"], int(content["num_clusters"]))
+        return _snapshot_in(self._snapshot(round))
+
+    def _is_good(self, path: Path) -> bool:
+        try:
+            self._manifest.check(f"report/{path.name}", path.read_bytes())
+            _snapshot_in(path)
+        except Exception:  # a damaged archive may raise anything
+            return False
+        return True
 
     @contextmanager
     def errors_logged(self) -> Iterator[None]:
@@ -102,3 +129,8 @@ class ReportFiles:
 
     def _snapshot(self, round: int) -> Path:
         return self.path / f"round-{round:06d}.npz"
+
+
+def _snapshot_in(path: Path) -> Snapshot:
+    with np.load(path) as content:
+        return Snapshot(content["features"], content["clusters"], content["confidence"], int(content["num_clusters"]))

@@ -52,7 +52,7 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
     """
     tree, files = directory.config_tree, ReportFiles(directory)
     status = run_status(directory) if status is None else status
-    logs = {name: log.read() for name, log in directory.logs.items()}
+    logs, damaged = directory.intact_logs()
     about = files.read("about") or {}
     split, samples = files.read("split"), files.read("samples")
     client_names = about.get("client_names", [])
@@ -65,7 +65,7 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
                 "run",
                 "What was run",
                 [
-                    *_warnings(status, files),
+                    *_warnings(status, files, damaged),
                     *_against_floors(directory.floors, logs["metrics"]),
                     what_was_run(tree, about, of_federation=directory.of_federation),
                 ],
@@ -97,11 +97,12 @@ def _subtitle(tree: Tree, about: Mapping[str, Any], of_federation: bool) -> str:
     return f"{tree['method']['name']} on {place}. {about.get('sentence', '')}"
 
 
-def _warnings(status: Status, files: ReportFiles) -> list[Block | None]:
+def _warnings(status: Status, files: ReportFiles, damaged: Sequence[str]) -> list[Block | None]:
     tone = "error" if status.word == "failed" else "warning"
     problems = files.errors
     return [
         prose(status.sentence, tone=tone) if status.sentence else None,
+        *(prose(f"{sentence} It is left out here.", tone="warning") for sentence in damaged),
         code("A part of this report could not be made", problems, folded=True) if problems else None,
     ]
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from unisono.core.errors import UserError
 from unisono.runs.directory import RunDirectory
+from unisono.runs.files import DamagedFileError
 
 Word = Literal["finished", "running", "failed", "interrupted"]
 
@@ -31,7 +32,10 @@ class Status:
 def run_status(directory: RunDirectory) -> Status:
     """Return the status of a run that may be going on in another process."""
     num_rounds = int(directory.config_tree["federation"]["rounds"])
-    done = len(directory.logs["metrics"].read())
+    try:
+        done = len(directory.logs["metrics"].read())
+    except DamagedFileError:
+        done = max(directory.checkpoints().rounds(), default=0)
     if directory.in_use:
         return Status("running", done, num_rounds)
     if directory.untrained:

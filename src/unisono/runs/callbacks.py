@@ -98,6 +98,7 @@ class Checkpointing(Callback):
     def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
         if state.round % self._every == 0 or state.round == self._num_rounds:
             self._checkpoints.save(state, self._store, self._directory.log_lengths())
+            self._directory.record_logs()
 
 
 def _client_seconds(record: RoundRecord) -> float:

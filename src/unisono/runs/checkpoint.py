@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,16 +130,17 @@ class Checkpoints:
         sync_directory(directory)
 
     def _previous_manifest(self, before: int) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest checkpoint before a round, whose files of unchanged clients are linked instead of written again.
+        """Return the checkpoint whose files of unchanged clients are linked instead of written again.
 
-        Later ones are what a resumed run passed over as damaged.
+        It is the last but one before a round, where more than one is kept: two neighbours never share a file, so that damage to
+        one leaves the other good. Later ones are what a resumed run passed over as damaged.
         """
+        found: list[tuple[Path, dict[str, Any]]] = []
         for round in reversed([round for round in self.rounds() if round < before]):
-            try:
-                return self._path(round), _manifest(self._path(round))
-            except (OSError, ValueError, LookupError, TypeError):
-                continue
-        return None
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                found.append((self._path(round), _manifest(self._path(round))))
+        number = 1 if self._keep > 1 else 0
+        return found[number] if len(found) > number else None
 
     def _path(self, round: int) -> Path:
         return self._directory / f"round-{round:06d}"

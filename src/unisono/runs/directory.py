@@ -6,6 +6,7 @@ import fcntl
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +14,8 @@ from unisono.core.config import Tree, read_toml, write_toml
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
-from unisono.runs.files import JsonLines, explained, write_atomically
+from unisono.runs.files import DamagedFileError, JsonLines, explained, remove_tree, write_atomically
+from unisono.runs.manifest import LASTING, MANIFEST_FILE, Manifest
 from unisono.runs.probe_layers import ProbeLayers
 
 REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "failures", "timings")
@@ -40,14 +42,17 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.logs = {name: JsonLines(path / f"{name}.jsonl") for name in REPRODUCIBLE_LOGS}
+        self.manifest = Manifest(path)
+        self.logs = {
+            name: JsonLines(path / f"{name}.jsonl", partial(self.manifest.check, f"{name}.jsonl")) for name in REPRODUCIBLE_LOGS
+        }
         self._lock: IO[bytes] | None = None
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunDirectory:
         """Make the directory; refuse one that holds anything."""
         with explained(path):
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not _is_unused(path):
                 raise UserError(
                     f"The run directory {path} exists already: choose another run.name, remove it, "
                     f"or continue it with 'unisono resume {path}'."
@@ -62,13 +67,37 @@ class RunDirectory:
         """Return an existing run; raise a UserError if the directory is none."""
         if not path.is_dir():
             raise UserError(f"There is no run directory {path}.")
+        if _is_unused(path):
+            raise UserError(
+                f"{path} is not a run directory: it has no config.toml. If a run was ended at its very start, start it again."
+            )
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} is not a run directory: it has no config.toml.")
         return RunDirectory(path)
 
     def save_config(self, config: Mapping[str, Any]) -> None:
         """Write ``config.toml``."""
-        write_atomically(self.path / "config.toml", write_toml(config).encode())
+        content = write_toml(config).encode()
+        self.manifest.expect("config.toml", content)
+        write_atomically(self.path / "config.toml", content)
+
+    def check_config(self) -> None:
+        """Raise a UserError if ``config.toml`` is not the one that the run was started with."""
+        if self.manifest.problem("config.toml") is not None:
+            raise UserError(
+                f"{self.path / 'config.toml'} was changed after the run began, so it would go on as another run: undo the "
+                f"change, or start a new run with 'unisono run {self.path}/config.toml --name NEW'."
+            )
+
+    def check_data(self, fingerprint: str) -> None:
+        """Raise a UserError if the data set is not the one that the run was started with; keep its fingerprint at the start."""
+        if self.manifest.data is None:
+            self.manifest.save_data(fingerprint)
+        elif self.manifest.data != fingerprint:
+            raise UserError(
+                f"The data set is not the one that {self.path} was started with, so it would go on as another run: restore the "
+                f"data, or start a new run with 'unisono run {self.path}/config.toml --name NEW'."
+            )
 
     @property
     def config_tree(self) -> Tree:
@@ -79,6 +108,16 @@ class RunDirectory:
     def model(self) -> Path:
         """The finished encoder's directory."""
         return self.path / "model"
+
+    @property
+    def spilled(self) -> Path:
+        """Directory of client states that do not fit into memory, while the run goes on."""
+        return self.path / ".states.tmp"
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files that a kill left; only whoever holds the lock may do so."""
+        for path in [*self.path.rglob(".*.tmp")]:
+            remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
     def clusters(self) -> Path:
@@ -172,12 +211,17 @@ class RunDirectory:
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Replace a JSON file."""
-        write_atomically(self.path / name, (json.dumps(values, indent=1) + "\n").encode())
+        content = (json.dumps(values, indent=1) + "\n").encode()
+        if name in LASTING or name in self.manifest.names():
+            self.manifest.expect(name, content)
+        write_atomically(self.path / name, content)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return a JSON file of the run; raise a UserError if it is missing or damaged."""
         try:
-            values = json.loads((self.path / name).read_text(encoding="utf-8"))
+            content = (self.path / name).read_bytes()
+            self.manifest.check(name, content)
+            values = json.loads(content)
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / name} is missing or damaged: {error}.") from error
         if not isinstance(values, dict):
@@ -196,7 +240,47 @@ class RunDirectory:
             log.sync()
         return {name: log.length for name, log in self.logs.items()}
 
-    def cut_logs(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was logged after a checkpoint."""
+    def cut_logs(self, lengths: Mapping[str, int]) -> list[str]:
+        """Drop what was logged after a checkpoint, and repair logs that are damaged; return a sentence about each of these."""
+        notes = []
+        damaged = [name for name in self.logs if self._log_problem(name)]
+        self.manifest.record((), forget=self.log_files)
         for name, log in self.logs.items():
-            log.cut(lengths.get(name, 0))
+            if name in damaged:
+                log.repair(lengths.get(name, 0))
+                notes.append(
+                    f"{log.path} is damaged: lines that cannot be read are dropped, and the file is kept as "
+                    f"{log.path.name}.damaged. The model is not affected."
+                )
+            else:
+                log.cut(lengths.get(name, 0))
+        self.record_logs()
+        return notes
+
+    @property
+    def log_files(self) -> list[str]:
+        """Names of the logs' files."""
+        return [log.path.name for log in self.logs.values()]
+
+    def record_logs(self) -> None:
+        """List the logs, and what does not change any more, in the manifest as they are now."""
+        self.manifest.record([*LASTING, *self.log_files])
+
+    def intact_logs(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+        """Return all logs, empty where they are damaged, and a sentence about each that is."""
+        problems = {name: problem for name in self.logs if (problem := self._log_problem(name))}
+        return {name: [] if name in problems else log.read() for name, log in self.logs.items()}, list(problems.values())
+
+    def _log_problem(self, name: str) -> str:
+        try:
+            self.logs[name].read()
+        except DamagedFileError as error:
+            return str(error)
+        return ""
+
+
+def _is_unused(path: Path) -> bool:
+    """Return whether a directory holds nothing but what a run leaves that is killed before its config is written."""
+    return path.is_dir() and all(
+        file.name == MANIFEST_FILE or (file.name.startswith(".") and file.name.endswith(".tmp")) for file in path.iterdir()
+    )

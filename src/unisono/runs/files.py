@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ from torch import Tensor
 
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
+
+
+class DamagedFileError(UserError):
+    """A file of a run is not as it was written; the message names it."""
 
 
 @contextmanager
@@ -99,22 +103,53 @@ class JsonLines:
 
     Args:
         path: the file; made at the first line.
+        check: raises a DamagedFileError if these bytes are not what was written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: Callable[[bytes], None] = lambda content: None) -> None:
         self.path = path
+        self._check = check
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add a line and hand it to the operating system."""
-        with explained(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_without_nan(entry), allow_nan=False) + "\n")
+        """Add a line and hand it to the operating system; half a line that a kill left at the end goes."""
+        with explained(self.path):
+            self.cut(self._whole())
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(_without_nan(entry), allow_nan=False) + "\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all whole lines."""
+        """Return all whole lines; raise a DamagedFileError if one cannot be read."""
         if not self.path.exists():
             return []
-        lines = self.path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1] if line]
+        content = self.path.read_bytes()
+        try:
+            self._check(content)
+        except DamagedFileError:
+            content = self.path.read_bytes()  # it may have grown between the two looks
+            self._check(content)
+        lines = content.split(b"\n")[:-1]
+        entries = [_entry(line) for line in lines if line]
+        if None in entries:
+            raise DamagedFileError(f"{self.path} is damaged in line {1 + entries.index(None)}.")
+        return [entry for entry in entries if entry is not None]
+
+    def repair(self, length: int) -> None:
+        """Keep the lines within this many bytes that can be read, and the damaged file beside as ``NAME.damaged``."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        write_atomically(self.path.with_name(f"{self.path.name}.damaged"), content)
+        lines = content[:length].split(b"\n")[:-1]
+        write_atomically(self.path, b"".join(line + b"\n" for line in lines if _entry(line) is not None))
+
+    def _whole(self) -> int:
+        """Return the size without half a line at the end."""
+        length = self.length
+        if length == 0:
+            return 0
+        with self.path.open("rb") as file:
+            file.seek(length - 1)
+            if file.read(1) == b"\n":
+                return length
+        return self.path.read_bytes().rfind(b"\n") + 1
 
     @property
     def length(self) -> int:
@@ -132,6 +167,15 @@ class JsonLines:
         if self.path.exists():
             with explained(self.path), self.path.open("rb") as file:
                 os.fsync(file.fileno())
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """Return the object in a line; None if there is none."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _without_nan(value: Any) -> Any:

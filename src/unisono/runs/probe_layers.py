@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.evaluation.linear import LinearClassifier
 from unisono.runs.checkpoint import Checkpoints
@@ -31,8 +32,12 @@ class ProbeLayers:
         before = [number for number in self.rounds() if number <= round]
         if not before:
             return {}
-        groups = payload_from_safetensors(self._path(before[-1]).read_bytes()).groups
-        return {name: LinearClassifier(**tensors) for name, tensors in groups.items()}
+        path = self._path(before[-1])
+        try:
+            groups = payload_from_safetensors(path.read_bytes()).groups
+            return {name: LinearClassifier(**tensors) for name, tensors in groups.items()}
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}): remove it, and linear probes start anew.") from error
 
     def save(self, round: int, layers: Mapping[str, LinearClassifier]) -> None:
         """Write the layers of an evaluation, and remove those that no checkpoint needs any more."""

@@ -22,7 +22,6 @@ from typing import Any
 from unisono.core.errors import UserError
 from unisono.runs.directory import START_FILE, RunDirectory
 from unisono.runs.evaluation import PREFIX
-from unisono.runs.files import JsonLines
 from unisono.studies.study import Axis
 
 AXES: dict[Axis, str] = {
@@ -134,13 +133,14 @@ class History:
     """
 
     def __init__(self, path: Path) -> None:
-        timings = {entry["round"]: entry["seconds"] for entry in JsonLines(path / "timings.jsonl").read()}
+        logs = RunDirectory(path).logs
+        timings = {entry["round"]: entry["seconds"] for entry in logs["timings"].read()}
         self.records: list[dict[str, Any]] = []
         if (path / START_FILE).is_file():
             start = RunDirectory(path).read_json(START_FILE)
             self.records.append({**start, "round": -1, **dict.fromkeys(AXES, 0)})
         num_bytes, seconds, extra = 0, 0.0, 0.0
-        for entry in JsonLines(path / "metrics.jsonl").read():
+        for entry in logs["metrics"].read():
             spent = timings.get(entry["round"], {})
             num_bytes += entry["bytes_down"] + entry["bytes_up"]
             seconds += spent.get("round", 0.0)

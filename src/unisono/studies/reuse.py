@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from unisono.config import Config, resolve
-from unisono.core.config import Tree, write_toml
+from unisono.core.config import Tree
 from unisono.core.errors import UserError
 from unisono.report.environment import environment
 from unisono.runs.directory import RunDirectory
-from unisono.runs.files import explained, write_atomically
+from unisono.runs.files import explained
 from unisono.studies.grid import Cell
 from unisono.studies.history import axis_of
 from unisono.studies.runner import CellStatus, comparable, status_of
@@ -74,8 +74,8 @@ def copy_run(cell: Cell, source: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cell.path.parent, prefix=".copy-") as scratch:
             copy = Path(scratch) / cell.path.name
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
-            write_atomically(copy / "config.toml", write_toml(cell.config().as_tree()).encode())
             directory = RunDirectory(copy)
+            directory.save_config(cell.config().as_tree())
             if not directory.finished:
                 raise UserError(f"{source} is being worked on.")
             directory.write_json("status.json", {**directory.read_json("status.json"), "copied_from": str(source)})

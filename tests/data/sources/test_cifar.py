@@ -129,3 +129,24 @@ def test_missing_files_say_what_where_and_whence(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_4").unlink()
     with pytest.raises(UserError, match="lacks the file data_batch_4"):
         load_dataset(DataConfig(dataset="cifar10", path=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["one", 1, 2, 3], [None] * 4, [0.5] * 4, [-1, 1, 2, 3], [10, 1, 2, 3], [[1], 1, 2, 3], 7, {"a": 1}, [2**70, 1, 2, 3]],
+)
+def test_odd_labels_are_one_sentence(tmp_path, labels):
+    write_cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "data_batch_2"
+    content = pickle.loads(path.read_bytes(), encoding="bytes")
+    path.write_bytes(pickle.dumps({**content, b"labels": labels}, protocol=2))
+    with pytest.raises(UserError, match=r"data_batch_2 is damaged: its 'labels' must be whole numbers from 0 to 9"):
+        load_dataset(DataConfig(dataset="cifar10", path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("names", [7, ["c0"], None])
+def test_odd_class_names_are_one_sentence(tmp_path, names):
+    write_cifar10(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}, protocol=2))
+    with pytest.raises(UserError, match="names of its classes are no list of words"):
+        load_dataset(DataConfig(dataset="cifar10", path=str(tmp_path)))

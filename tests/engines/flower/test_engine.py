@@ -122,7 +122,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "other method's group": (spoil_update(lambda payload: payload.with_groups(tricks={"x": torch.ones(1)})), "'tricks'"),
     "scalars": (spoil_update(lambda payload: payload.with_scalars(x=1)), "no scalars"),
     "huge": (first_tensor(lambda tensor: torch.zeros(2**21)), "bytes are more than"),
-    "negative weight": (spoil_answer(weight=-1.0), "not negative"),
+    "negative weight": (spoil_answer(weight=-1.0), "is negative"),
     "nan weight": (spoil_answer(weight=float("nan")), "the weight is nan"),
     "nan metric": (spoil_answer(metrics={"loss": float("inf")}), "metric loss is inf"),
     "metrics that are no numbers": (spoil_answer(metrics={"loss": "low"}), "ValueError"),

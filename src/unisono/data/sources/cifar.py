@@ -95,16 +95,23 @@ def _load(config: DataConfig, files: _Files) -> Dataset:
 
 def _read(name: str, files: _Files, place: Path, batch: Callable[[str], Batch]) -> Dataset:
     words = _entry(batch(files.meta), files.names_key, place / files.meta)
+    if not isinstance(words, list) or not all(isinstance(word, bytes) for word in words):
+        raise UserError(f"{place / files.meta} is damaged: the names of its classes are no list of words; download it again.")
     superclasses: dict[int, int] = {}
-    samples, labels = _join(files.train, files, place, batch, superclasses)
-    test_samples, test_labels = _join(files.test, files, place, batch, superclasses)
+    samples, labels = _join(files.train, files, place, batch, superclasses, len(words))
+    test_samples, test_labels = _join(files.test, files, place, batch, superclasses, len(words))
     class_names = tuple(word.decode() for word in words)
     of_class = tuple(superclasses.get(label, 0) for label in range(len(class_names))) if superclasses else ()
     return Dataset(name, samples, labels, test_samples, test_labels, class_names=class_names, superclasses=of_class)
 
 
 def _join(
-    names: Sequence[str], files: _Files, place: Path, batch: Callable[[str], Batch], superclasses: dict[int, int]
+    names: Sequence[str],
+    files: _Files,
+    place: Path,
+    batch: Callable[[str], Batch],
+    superclasses: dict[int, int],
+    num_classes: int,
 ) -> tuple[Tensor, Tensor]:
     """Return samples and labels of some batches, each batch let go once it is copied; note superclasses by label."""
     samples = torch.empty(0)
@@ -112,7 +119,7 @@ def _join(
     for position, name in enumerate(names):
         content = batch(name)
         rows = _entry(content, b"data", place / name)
-        numbers = _entry(content, files.label_key, place / name)
+        numbers = _numbers(content, files.label_key, place / name, num_classes)
         if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape != (len(numbers), 3072):
             raise UserError(f"{place / name} is damaged: it must hold {len(numbers)} images of 3072 bytes; download it again.")
         if position == 0:
@@ -122,8 +129,21 @@ def _join(
         samples[position * len(rows) : (position + 1) * len(rows)] = torch.from_numpy(rows.reshape(-1, *SHAPE))
         labels.extend(numbers)
         if files.superclass_key is not None:
-            superclasses.update(zip(numbers, _entry(content, files.superclass_key, place / name), strict=True))
+            coarse = _numbers(content, files.superclass_key, place / name, num_classes)
+            if len(coarse) != len(numbers):
+                raise UserError(f"{place / name} is damaged: it has {len(coarse)} superclasses for {len(numbers)} images.")
+            superclasses.update(zip(numbers, coarse, strict=True))
     return samples, torch.tensor(labels)
+
+
+def _numbers(content: Batch, key: bytes, path: Path, num_classes: int) -> list[int]:
+    """Return labels of a batch; raise a UserError if they are anything but numbers of classes."""
+    found = _entry(content, key, path)
+    if not isinstance(found, list) or not all(type(number) is int and 0 <= number < num_classes for number in found):
+        raise UserError(
+            f"{path} is damaged: its {key.decode()!r} must be whole numbers from 0 to {num_classes - 1}; download it again."
+        )
+    return found
 
 
 def _entry(content: Batch, key: bytes, path: Path) -> Any:

@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from unisono.core.context import Context
-from unisono.core.errors import ClientError
+from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import Membership
@@ -24,7 +24,7 @@ from unisono.engines.flower.messages import EMPTY, RequestBuilder, read_answer
 from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
 from unisono.federation.client_turn import ClientResult, accept_update
-from unisono.federation.declared import check_update, sent_shares
+from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
 
@@ -153,9 +153,13 @@ class FlowerEngine:
         if content is None:
             return ClientError(ctx.round, ctx.phase, client_id, reason)
         try:
-            return read_answer(content, _received(task, client_id), ctx, int(self._policy.max_message_mib * MEBIBYTE))
+            answer = read_answer(content, _received(task, client_id), ctx, int(self._policy.max_message_mib * MEBIBYTE))
+            check_weight(answer.update, self._policy.method.max_weight(self._membership.num_samples(client_id)))
         except ClientError as failure:
             return failure
+        except ValueError as error:
+            return ClientError(ctx.round, ctx.phase, client_id, describe(error))
+        return answer
 
 
 class _Shards:
@@ -206,8 +210,7 @@ class _Shards:
             try:
                 check_update(answer.update, sent_shares(policy.method, ctx), received)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, traceback.format_exc()) from error
+                raise ClientError(ctx.round, ctx.phase, ctx.client_id, describe(error), traceback.format_exc()) from error
         accept_update(answer.update, received, policy.method.shares, policy.postprocessor, accumulator, ctx)
 
     def _empty(self) -> PhaseResult:

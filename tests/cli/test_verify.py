@@ -1,0 +1,97 @@
+"""Whatever is damaged in a run directory, ``verify`` names it, and no command ends in a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Command
+
+LISTED = (
+    "config.toml",
+    "run_info.json",
+    "metrics.jsonl",
+    "clients.jsonl",
+    "timings.jsonl",
+    "privacy.json",
+    "environment.json",
+    "floors.json",
+    "model/encoder.safetensors",
+    "report/about.json",
+    "report/points.json",
+    "report/round-000002.npz",
+    "manifest.json",
+    "checkpoints/round-000002/server.safetensors",
+)
+
+
+def flip(path: Path, place: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_good_run_is_good(unisono: Command, demo: Path) -> None:
+    done = unisono("verify", demo)
+    assert done.code == 0, done
+    lines = done.out.splitlines()
+    assert all(line.startswith("good ") for line in lines)
+    assert {line.split()[1] for line in lines} >= {name for name in LISTED if not name.startswith("checkpoints/")}
+    assert "checkpoints/round-000002" in done.out
+    for command in (("report", demo), ("show", demo), ("resume", demo, "--quiet")):
+        assert unisono(*command).code == 0
+    assert unisono("verify", demo).code == 0
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_damage_is_named_and_no_command_ends_in_a_traceback(unisono: Command, demo: Path, name: str) -> None:
+    flip(demo / name, 0.4)
+    done = unisono("verify", demo)
+    assert done.code == 1
+    damaged = [line for line in done.out.splitlines() if line.startswith("DAMAGED")]
+    assert len(damaged) == 1
+    assert damaged[0].split()[1].rstrip(":") == name.removesuffix("/server.safetensors")
+    for command in ("show", "compare", "report", "resume"):
+        result = unisono(command, demo)
+        assert result.code in (0, 2), result
+        assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_without_a_manifest_gives_no_traceback_either(unisono: Command, demo: Path, seed: int) -> None:
+    (demo / "manifest.json").unlink()
+    rng = np.random.default_rng(seed)
+    for name in ("metrics.jsonl", "notes.jsonl", "run_info.json", "floors.json"):
+        if (demo / name).is_file():
+            (demo / name).write_bytes((demo / name).read_bytes()[: -int(rng.integers(2, 30))] + b"\x00\n")
+    for command in ("verify", "show", "compare", "report"):
+        assert unisono(command, demo).code in (0, 1, 2)
+
+
+def test_resume_refuses_an_edited_seed(unisono: Command, demo: Path) -> None:
+    config = demo / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1", 1))
+    assert "was changed after the run began" in unisono("resume", demo).sentence
+
+
+def test_resume_refuses_other_data(unisono: Command, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unisono.running.fingerprint", lambda dataset: "other")
+    assert "The data set is not the one that runs/demo was started with" in unisono("resume", demo).sentence
+
+
+def test_a_damaged_log_is_left_out_and_said(unisono: Command, demo: Path) -> None:
+    flip(demo / "metrics.jsonl", 0.4)
+    shown = unisono("show", demo)
+    assert shown.code == 0
+    assert "metrics.jsonl is not as it was written" in shown.out
+    assert unisono("compare", demo).sentence.startswith("runs/demo/metrics.jsonl is not as it was written")
+
+
+def test_a_damaged_part_of_the_report_is_made_anew(unisono: Command, demo: Path) -> None:
+    flip(demo / "report" / "points.json", 0.5)
+    done = unisono("report", demo)
+    assert done.code == 0
+    assert "report/points.json was damaged and is made anew" in done.err
+    assert unisono("verify", demo).code == 0
