@@ -230,7 +230,7 @@ def as_list(names: Names) -> tuple[str, ...]:
 
 
 def _rank(path: Path) -> tuple[int, str]:
-    order = ["orchestra", "uv", "fedmcc", "cfcl"]
+    order = ["orchestra", "uv", "fedmcc", "cfcl", "received"]
     return (order.index(path.stem) if path.stem in order else len(order), path.stem)
 
 

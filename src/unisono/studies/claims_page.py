@@ -13,8 +13,8 @@ from unisono.studies.verdicts import Verdict, Word, judge_paper
 
 INTRODUCTION = """# Claims
 
-This page lists the empirical claims of the four papers, the study that tests each, and the verdict. The command
-`python scripts/claims.py page` writes it from `src/unisono/studies/papers/` (the claims) and `docs/results/` (our
+This page lists the empirical claims of the four papers and our own about CF-CL, the study that tests each, and the verdict.
+The command `python scripts/claims.py page` writes it from `src/unisono/studies/papers/` (the claims) and `docs/results/` (our
 numbers). Every claim is judged at one scale:
 
 | scale | meaning |
