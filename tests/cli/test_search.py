@@ -107,13 +107,43 @@ def test_all_unreadable_images_are_named_at_once(unisono: Command, demo: Path, p
     for name in ("north/broken.png", "south/damaged.png"):
         (photos / name).write_bytes(b"no image")
     sentence = unisono("outliers", demo, photos).sentence
-    assert sentence.startswith("2 of 28 files are not readable images, remove them: photos/north/broken.png")
+    assert sentence.startswith("2 of 28 files are not readable images: photos/north/broken.png")
     assert "photos/south/damaged.png" in sentence
+    assert sentence.endswith("unreadable.txt lists all.")
+    assert len(Path("unreadable.txt").read_text().splitlines()) == 2
+    assert "--on-error must be stop or skip" in unisono("outliers", demo, photos, "--on-error", "x").sentence
     with pytest.raises(UserError):
         load(demo).outliers(photos)
     found = load(demo).outliers(photos, on_error="skip")
     assert len(found.samples) == 26
     assert [file.name for file, _ in found.problems] == ["broken.png", "damaged.png"]
+
+
+@pytest.mark.parametrize("command", ["embed", "neighbors", "duplicates", "outliers"])
+def test_unreadable_images_are_left_out(unisono: Command, demo: Path, photos: Path, command: str) -> None:
+    (photos / "north" / "broken.png").write_bytes(b"no image")
+    result = unisono(command, demo, photos, "--on-error", "skip")
+    assert result.code == 0
+    assert result.err == "note: 1 files cannot be read and are left out; unreadable.txt lists them\n"
+    assert Path("unreadable.txt").read_text().startswith("photos/north/broken.png: ")
+    if command == "embed":
+        with np.load("features.npz") as content:
+            assert len(content["features"]) == len(content["files"]) == 26
+
+
+def test_a_run_leaves_unreadable_images_out(unisono: Command, photos: Path) -> None:
+    for name in ("north/broken.png", "south/damaged.png"):
+        (photos / name).write_bytes(b"no image")
+    command = ["run", "simclr", "--dataset", "folder", "--rounds", "1", "--workers", "0", "--name", "own", "--quiet"]
+    for option in ("data.path=photos", "data.image_size=8", "partition.scheme=natural", "model.backbone=cfcl-cnn"):
+        command += ["--set", option]
+    assert unisono(*command).sentence.startswith("2 of 28 files are not readable images")
+    assert unisono(*command, "--set", "data.on_error=skip").code == 0
+    listed = Path("runs/own/unreadable.txt").read_text()
+    assert "north/broken.png: " in listed
+    assert "south/damaged.png: " in listed
+    assert load("runs/own").config.data.path == str(Path("photos").absolute())
+    assert len(load("runs/own").outliers().samples) == 26
 
 
 def test_arrays_from_python(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

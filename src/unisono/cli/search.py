@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unisono.cli import options
+from unisono.cli.samples import chosen_on_error, note_unreadable
 from unisono.cli.tables import make_console, make_table
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def neighbors(
     folder: Folder = None,
     top: Annotated[int, typer.Option(help="Images to find for each query; default 10.", show_default=False)] = 10,
     output: Output = Path("neighbors.html"),
+    on_error: options.OnError = None,
     json: options.Json = False,
 ) -> None:
     """Find the nearest images to an image.
@@ -47,7 +49,8 @@ def neighbors(
     from unisono.search_pages import neighbors_page
 
     _check(output)
-    found = load(run).neighbors(query, folder, top)
+    found = load(run).neighbors(query, folder, top, on_error=chosen_on_error(on_error))
+    note_unreadable(found.problems)
     table = found.table()
     _give(table, neighbors_page(found, str(run)), output, table, json, f"{len(found.queries):,} queries")
 
@@ -57,6 +60,7 @@ def duplicates(
     folder: Folder = None,
     threshold: Annotated[float | None, typer.Option(help="Least cosine; default: read off the images.")] = None,
     output: Output = Path("duplicates.html"),
+    on_error: options.OnError = None,
     json: options.Json = False,
 ) -> None:
     """List images that are there twice, or nearly.
@@ -71,7 +75,8 @@ def duplicates(
     from unisono.search_pages import duplicates_page, threshold_sentence
 
     _check(output)
-    found = load(run).duplicates(folder, threshold)
+    found = load(run).duplicates(folder, threshold, on_error=chosen_on_error(on_error))
+    note_unreadable(found.problems)
     table = found.table()
     across = sum(row["across"] == "yes" for row in table)
     counts = f"{len(found.exact):,} equal and {found.near.num_found:,} near pairs, {across:,} of those listed across folders"
@@ -85,6 +90,7 @@ def outliers(
     folder: Folder = None,
     neighbors: Annotated[int, typer.Option(help="Mean over this many nearest images; default 10.", show_default=False)] = 10,
     output: Output = Path("outliers.html"),
+    on_error: options.OnError = None,
     json: options.Json = False,
 ) -> None:
     """Rank images by their distance from all others.
@@ -99,7 +105,8 @@ def outliers(
     from unisono.search_pages import outliers_page
 
     _check(output)
-    found = load(run).outliers(folder, neighbors)
+    found = load(run).outliers(folder, neighbors, on_error=chosen_on_error(on_error))
+    note_unreadable(found.problems)
     table = found.table()
     _give(table, outliers_page(found, str(run)), output, table, json, f"{len(table):,} images, the farthest first")
 

@@ -28,11 +28,16 @@ class UnreadableImagesError(UserError):
         self.problems = tuple(problems)
         self.num_files = num_files
         if len(problems) == 1:
-            super().__init__(f"{problems[0][0]} is not a readable image: {problems[0][1]}.")
+            super().__init__(f"{problems[0][0]} is not a readable image: {problems[0][1]}.{self._remedy(num_files)}")
             return
         named = "; ".join(f"{file} ({reason})" for file, reason in problems[: self.NUM_NAMED])
         more = f"; and {len(problems) - self.NUM_NAMED:,} more" if len(problems) > self.NUM_NAMED else ""
-        super().__init__(f"{len(problems):,} of {num_files:,} files are not readable images, remove them: {named}{more}.")
+        found = f"{len(problems):,} of {num_files:,} files are not readable images: {named}{more}."
+        super().__init__(f"{found}{self._remedy(num_files)}")
+
+    @staticmethod
+    def _remedy(num_files: int) -> str:
+        return ' Remove them, or leave them out by data.on_error = "skip" (--on-error skip).' if num_files > 1 else ""
 
 
 class MethodError(UserError):

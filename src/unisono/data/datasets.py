@@ -44,6 +44,7 @@ class Dataset:
         superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
         probe_samples: samples with labels that no client holds, for probes to learn from; None where there are none.
         probe_labels: theirs.
+        unreadable: files that are left out, each with the reason.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Dataset:
     finetune_labels: Tensor | None = None
     probe_samples: Tensor | None = None
     probe_labels: Tensor | None = None
+    unreadable: tuple[tuple[Path, str], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -173,6 +175,9 @@ class DataConfig(Section):
     )
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="folder: end with a list of all images that cannot be read, or leave them out"
     )
     held_out_labels: float = Field(
         0.0,
