@@ -284,9 +284,11 @@ def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
 def test_tutorials_run_word_for_word(document: str, tmp_path: Path) -> None:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = {**os.environ, "PATH": path}
-    snippets = [[sys.executable, "-c", code] for code in _blocks(f"docs/{document}", "python")]
-    commands = [["bash", "-ec", block] for block in _blocks(f"docs/{document}", "sh") if not block.startswith("make")]
-    for command in (*snippets, *commands):
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", _read(f"docs/{document}"), flags=re.DOTALL)
+    for language, code in blocks:
+        if code.startswith("make"):
+            continue
+        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
         finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, finished.stderr
     assert list((tmp_path / "runs").iterdir())

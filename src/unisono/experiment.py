@@ -32,6 +32,9 @@ from unisono.models.nets import build_seeded, state_view
 from unisono.runs.evaluation import Evaluator
 from unisono.runs.trackers import check_trackers
 
+UNREADABLE = "unreadable.txt"
+"""File of a run directory: images that are left out."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -114,6 +117,7 @@ class Experiment:
         """Sentences that the user should read before the run."""
         return (
             *self.choices,
+            *_unreadable_notes(self.dataset),
             *self.partition.notes,
             *_scaling_notes(self.config),
             *_engine_notes(self.config),
@@ -209,6 +213,11 @@ def check_privacy(config: Config) -> None:
         )
     if config.aggregation.rule != "mean":
         raise UserError(f"aggregation.rule must be 'mean' with privacy.noise_multiplier > 0, got {config.aggregation.rule!r}.")
+
+
+def _unreadable_notes(dataset: Dataset) -> tuple[str, ...]:
+    number = len(dataset.unreadable)
+    return (f"{number:,} images cannot be read and are left out; {UNREADABLE} of the run lists them.",) if number else ()
 
 
 def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> Tensor | None:

@@ -18,6 +18,8 @@ from unisono.evaluation.features import embed
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
 from unisono.runs.export import save_model
+from unisono.sample_set import OnError, Source, gather, own_data
+from unisono.search import Duplicates, Embedded, Neighbors, Outliers, embed_all, find_duplicates, find_neighbors, find_outliers
 
 
 class LoadedRun:
@@ -75,6 +77,55 @@ class LoadedRun:
         scores = embed(cluster_model, self._fitting(samples), batch_size=batch_size).softmax(dim=1)
         confidence, index = scores.max(dim=1)
         return index.numpy(), confidence.numpy()
+
+    def neighbors(
+        self, queries: Source, among: Source | None = None, top: int = 10, *, on_error: OnError | None = None
+    ) -> Neighbors:
+        """Return the most similar samples of each query by the cosine of their features; a query is no answer to itself.
+
+        Args:
+            queries: samples, an image, a folder of images or an .npz file.
+            among: what is searched, likewise; the run's own data where None.
+            top: how many per query.
+            on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
+        """
+        asked = self.embedded(queries, on_error=on_error)
+        searched = asked if queries is among else self.embedded(among, on_error=on_error)
+        return find_neighbors(asked, searched, top)
+
+    def duplicates(
+        self, among: Source | None = None, threshold: float | None = None, *, on_error: OnError | None = None
+    ) -> Duplicates:
+        """Return pairs of samples that are equal byte by byte, and pairs with a high cosine of their features.
+
+        Args:
+            among: samples, a folder of images or an .npz file; the run's own data where None.
+            threshold: the least cosine of near duplicates; None reads it off the samples.
+            on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
+        """
+        return find_duplicates(self.embedded(among, on_error=on_error), threshold)
+
+    def outliers(self, among: Source | None = None, num_neighbors: int = 10, *, on_error: OnError | None = None) -> Outliers:
+        """Return samples ranked by the mean cosine distance to their nearest others, the farthest first.
+
+        Args:
+            among: samples, a folder of images or an .npz file; the run's own data where None.
+            num_neighbors: how many of the nearest others count.
+            on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
+        """
+        return find_outliers(self.embedded(among, on_error=on_error), num_neighbors)
+
+    def embedded(self, source: Source | None = None, *, on_error: OnError | None = None) -> Embedded:
+        """Return samples with names and features.
+
+        Args:
+            source: samples, an image, a folder of images or an .npz file; the run's own data where None.
+            on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
+        """
+        shape, data = self.method.info.input_shape, self.config.data
+        samples = own_data(self.config, shape) if source is None else gather(source, shape, data.squeeze)
+        encoder = self.encoder
+        return embed_all(samples, lambda batch: embed(encoder, batch), on_error or data.on_error)
 
     def save_model(self) -> None:
         """Write ``model/``: weights, what they need to be used, and a model card."""

@@ -12,7 +12,7 @@ from unisono.config import Config, resolve
 from unisono.core.config import parse_overrides
 from unisono.core.errors import UserError
 from unisono.data.fingerprint import fingerprint
-from unisono.experiment import Experiment, run_path
+from unisono.experiment import UNREADABLE, Experiment, run_path
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
 from unisono.fitting import prepare
@@ -26,6 +26,7 @@ from unisono.runs.checkpoint import DamagedError
 from unisono.runs.contact_sheet import save_contact_sheets
 from unisono.runs.directory import FLOORS_FILE, START_FILE, RunDirectory
 from unisono.runs.evaluation import Evaluation
+from unisono.runs.files import write_atomically
 from unisono.runs.status_file import StatusFile
 
 
@@ -62,6 +63,9 @@ def start(
         rounds: see ``execute``.
     """
     directory = RunDirectory.create(path, experiment.config.as_tree())
+    if experiment.dataset.unreadable:
+        lines = (f"{file}: {reason}\n" for file, reason in experiment.dataset.unreadable)
+        write_atomically(directory.path / UNREADABLE, "".join(lines).encode())
     return execute(directory, open_backend or backend_of(experiment), callbacks=callbacks, rounds=rounds)
 
 

@@ -1,4 +1,5 @@
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,3 +240,10 @@ def test_a_bad_table_is_refused_by_field(values, message):
 def test_a_table_reads_as_toml_writes_it():
     config = DataConfig(dataset="folder", path="photos", channels=1, image_size=32)
     assert make_section(DataConfig, config.model_dump(), "data") == config
+
+
+def test_a_relative_path_is_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()
+    assert DataConfig(dataset="folder", path="sites").path == str(tmp_path / "sites")
+    assert DataConfig(dataset="hub", path="owner/repository").path == "owner/repository"

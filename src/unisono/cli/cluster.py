@@ -20,6 +20,7 @@ def cluster(
     run: options.Run,
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", hidden=True)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a .csv file instead of a table.")] = None,
+    on_error: options.OnError = None,
     json: options.Json = False,
 ) -> None:
     """Find the clusters of images or series.
@@ -40,7 +41,7 @@ def cluster(
     loaded = load(run)
     rows: list[Row] = []
     for file in files:
-        names, samples = read_samples(loaded, file)
+        names, samples = read_samples(loaded, file, on_error)
         clusters, confidences = loaded.cluster(samples)
         rows += zip(names, clusters.tolist(), confidences.tolist(), strict=True)
     if output is not None:

@@ -25,6 +25,7 @@ def embed(
         Path,
         typer.Option("--output", "-o", help="Where features go, .npz or .parquet; default features.npz.", show_default=False),
     ] = Path("features.npz"),
+    on_error: options.OnError = None,
 ) -> None:
     """Turn images or series into features.
 
@@ -41,7 +42,7 @@ def embed(
     if output.suffix not in SUFFIXES:
         raise UserError(f"--output must end in {' or '.join(SUFFIXES)}, got {output}.")
     loaded = load(run)
-    parts = [read_samples(loaded, file) for file in files]
+    parts = [read_samples(loaded, file, on_error) for file in files]
     names = [name for found, _ in parts for name in found]
     features = np.concatenate([loaded.embed(samples) for _, samples in parts])
     (_write_npz if output.suffix == ".npz" else _write_parquet)(output, names, features)

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from unisono.core.errors import ClientError, UserError
+from unisono.core.errors import ClientError, UnreadableImagesError, UserError
 
 USER_ERROR = 2
 CLIENT_ERROR = 1
@@ -26,6 +26,9 @@ class Commands(TyperGroup):
         """Run the command that the command line names."""
         try:
             return super().invoke(ctx)
+        except UnreadableImagesError as error:
+            _complain(f"{error}{_listed(error)}")
+            raise typer.Exit(USER_ERROR) from None
         except UserError as error:
             _complain(str(error))
             raise typer.Exit(USER_ERROR) from None
@@ -66,6 +69,16 @@ def _how_to_go_on(path: Path) -> str:
     saved = Checkpoints(path / "checkpoints").rounds()
     when = f"after round {saved[-1]}" if saved else "before the first round was saved"
     return f"stopped {when}; continue with 'unisono resume {shlex.quote(str(path))}'"
+
+
+def _listed(error: UnreadableImagesError) -> str:
+    """Write the list of many files into the current folder, and return a sentence about it."""
+    if len(error.problems) < 2:
+        return ""
+    from unisono.cli.samples import UNREADABLE, list_unreadable
+
+    list_unreadable(error.problems)
+    return f" {UNREADABLE} lists all."
 
 
 def _complain(sentence: str) -> None:

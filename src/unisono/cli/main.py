@@ -29,6 +29,7 @@ from unisono.cli.partition import partition
 from unisono.cli.report import report
 from unisono.cli.resume import resume
 from unisono.cli.run import run
+from unisono.cli.search import duplicates, neighbors, outliers
 from unisono.cli.show import show
 from unisono.cli.study import study
 from unisono.cli.tune import tune
@@ -58,6 +59,9 @@ app.command("study", no_args_is_help=True)(study)
 app.command("tune", no_args_is_help=True)(tune)
 app.command("embed", no_args_is_help=True)(embed)
 app.command("cluster", no_args_is_help=True)(cluster)
+app.command("neighbors", no_args_is_help=True)(neighbors)
+app.command("duplicates", no_args_is_help=True)(duplicates)
+app.command("outliers", no_args_is_help=True)(outliers)
 app.command("export", no_args_is_help=True)(export)
 app.command("partition")(partition)
 app.command("graph")(graph)

@@ -24,4 +24,8 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any option of a recipe; repeatable.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+OnError = Annotated[
+    str | None,
+    typer.Option(help="Files that cannot be read: stop or skip; default: data.on_error of the run.", show_default=False),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of the run and nothing else.")]

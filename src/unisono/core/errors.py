@@ -1,5 +1,10 @@
 """Errors for users: one sentence that names the field, the value and the remedy."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
 
 class UserError(Exception):
     """Error in the input, not in the program; the message is the whole explanation."""
@@ -7,6 +12,32 @@ class UserError(Exception):
 
 class MissingDataError(UserError):
     """A data set is not on this machine; nothing else is wrong."""
+
+
+class UnreadableImagesError(UserError):
+    """Some image files cannot be read; the sentence names the first few.
+
+    Args:
+        problems: each file and the reason.
+        num_files: how many files were tried.
+    """
+
+    NUM_NAMED = 5
+
+    def __init__(self, problems: Sequence[tuple[Path, str]], num_files: int) -> None:
+        self.problems = tuple(problems)
+        self.num_files = num_files
+        if len(problems) == 1:
+            super().__init__(f"{problems[0][0]} is not a readable image: {problems[0][1]}.{self._remedy(num_files)}")
+            return
+        named = "; ".join(f"{file} ({reason})" for file, reason in problems[: self.NUM_NAMED])
+        more = f"; and {len(problems) - self.NUM_NAMED:,} more" if len(problems) > self.NUM_NAMED else ""
+        found = f"{len(problems):,} of {num_files:,} files are not readable images: {named}{more}."
+        super().__init__(f"{found}{self._remedy(num_files)}")
+
+    @staticmethod
+    def _remedy(num_files: int) -> str:
+        return ' Remove them, or leave them out by data.on_error = "skip" (--on-error skip).' if num_files > 1 else ""
 
 
 class MethodError(UserError):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from unisono.core.config import Section
@@ -43,6 +44,7 @@ class Dataset:
         superclasses: number of the superclass (coarse label) of each class, one for every class name; empty without any.
         probe_samples: samples with labels that no client holds, for probes to learn from; None where there are none.
         probe_labels: theirs.
+        unreadable: files that are left out, each with the reason.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Dataset:
     finetune_labels: Tensor | None = None
     probe_samples: Tensor | None = None
     probe_labels: Tensor | None = None
+    unreadable: tuple[tuple[Path, str], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -145,7 +148,7 @@ class DataConfig(Section):
 
     dataset: str = Field("fashion-mini", description="name of the data set, or module:loader of your own")
     path: str | None = Field(
-        None, description="folder or file that holds the data (hub: also a repository); UNISONO_DATA is searched next"
+        None, description="folder or file that holds the data (hub: also a repository); unless said, UNISONO_DATA is searched"
     )
     image_size: int | None = Field(None, gt=0, description="centre-crop images to a square and resize it to this edge")
     squeeze: bool = Field(False, description="resize to image_size without the crop, so that nothing is cut away")
@@ -173,6 +176,9 @@ class DataConfig(Section):
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
     )
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="folder: end with a list of all images that cannot be read, or leave them out"
+    )
     held_out_labels: float = Field(
         0.0,
         ge=0,
@@ -195,6 +201,13 @@ class DataConfig(Section):
     image_column: str | None = Field(None, description="hub: column of the images; the only one unless said")
     label_column: str | None = Field(None, description="hub: column of the labels; the only class column unless said")
     client_column: str | None = Field(None, description="hub: column that says whom a sample belongs to")
+
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        """Return the path of an existing file or folder as it is from everywhere: runs are read back in other folders."""
+        found = None if path is None else Path(path).expanduser()
+        return path if found is None or not found.exists() else str(found.absolute())
 
 
 datasets: Registry[Callable[[DataConfig], Dataset]] = Registry("dataset", "unisono.data.sources")

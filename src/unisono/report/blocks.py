@@ -192,6 +192,11 @@ def prose(text: str, *, tone: str = "") -> Block:
     return {"kind": "prose", "title": "", "text": text, "tone": tone, "wide": True}
 
 
+def link(file: str, text: str) -> Block:
+    """Return a link to a file beside the page."""
+    return {"kind": "link", "title": "", "file": file, "text": text, "wide": True}
+
+
 def _finite(values: Iterable[Number]) -> list[Number]:
     return [None if value is None or not math.isfinite(value) else _short(value) for value in values]
 

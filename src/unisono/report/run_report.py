@@ -10,11 +10,13 @@ from typing import Any, Literal
 from unisono.core.config import Tree
 from unisono.core.errors import UserError
 from unisono.evaluation.floors import verdict
-from unisono.report.blocks import Block, Document, code, document, facts, prose, section, table
+from unisono.report.blocks import Block, Document, code, document, facts, link, prose, section, table
 from unisono.report.clients import client_table, failure_table
 from unisono.report.curves import by_name, curve_blocks, how_to_add_scores, is_accuracy, is_loss
 from unisono.report.embedding_map import SPRITE, map_block, sheet_block
 from unisono.report.files import ReportFiles
+from unisono.report.gallery import FILE as GALLERY
+from unisono.report.gallery import gallery_document
 from unisono.report.html import render
 from unisono.report.overview import split_chart, split_in_words, turn_chart, what_was_run
 from unisono.report.privacy_section import privacy_blocks
@@ -30,7 +32,7 @@ Projection = Literal["auto", "tsne", "pca"]
 
 
 def write_report(directory: RunDirectory, projection: Projection = "auto", status: Status | None = None) -> Path:
-    """Write ``report.html`` into the run directory and return its path.
+    """Write ``report.html`` and ``gallery.html`` into the run directory and return the path of the first.
 
     Args:
         directory: of a run that is finished, stopped, failed or going on.
@@ -38,6 +40,9 @@ def write_report(directory: RunDirectory, projection: Projection = "auto", statu
         status: where the run stands, from whoever knows; None reads it off the directory.
     """
     path = directory.path / FILE
+    gallery = gallery_document(directory)
+    if gallery is not None:
+        write_atomically(directory.path / GALLERY, render(gallery).encode())
     write_atomically(path, render(run_document(directory, projection, status)).encode())
     return path
 
@@ -72,7 +77,7 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
             ),
             section("data", "Data", _data(split, about.get("classes", []), client_names)),
             section("curves", "Curves", curve_blocks(logs["metrics"]), note=how_to_add_scores(logs["metrics"])),
-            section("map", "Map", [map_block(files, projection, seed), sheet_block(files)]),
+            section("map", "Map", [map_block(files, projection, seed), sheet_block(files), _gallery(directory)]),
             section("clients", "Clients", [client_table(logs["clients"], logs["failures"], split, client_names)]),
             section("failures", "Failures", [failure_table(logs["failures"])]),
             section("notes", "Notes", [_notes(logs["notes"])]),
@@ -89,6 +94,12 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
 
 def _data(split: Mapping[str, Any] | None, classes: Sequence[str], client_names: Sequence[str]) -> list[Block | None]:
     return [] if split is None else [split_chart(split, classes, client_names), turn_chart(split, client_names)]
+
+
+def _gallery(directory: RunDirectory) -> Block | None:
+    """Return a link to the gallery where there is one."""
+    there = (directory.path / GALLERY).is_file()
+    return link(GALLERY, "Gallery: typical and borderline samples of each cluster") if there else None
 
 
 def _subtitle(tree: Tree, about: Mapping[str, Any], of_federation: bool) -> str:

@@ -52,12 +52,11 @@ def test_a_set_of_its_own_folder_comes_before_files_of_the_same_name(tmp_path):
 
 
 def test_places_are_searched_in_order(tmp_path, monkeypatch):
-    config = DataConfig(dataset="fashion-mnist", path=str(tmp_path / "given"))
+    config = DataConfig(dataset="fashion-mnist")
     places = [
         tmp_path / "debian",
         tmp_path / "home/.cache/unisono/fashion-mnist",
         tmp_path / "data/fashion-mnist",
-        tmp_path / "given",
     ]
     monkeypatch.setattr(idx, "DEBIAN_FOLDER", places[0])
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -65,6 +64,11 @@ def test_places_are_searched_in_order(tmp_path, monkeypatch):
     for seed, place in enumerate(places):
         images, *_ = write_set(place, seed=seed)
         np.testing.assert_array_equal(load_dataset(config).samples[:, 0].numpy(), images)
+    # A path that holds no such files is an error, though all other places hold them.
+    (tmp_path / "given").mkdir()
+    with pytest.raises(UserError, match=r"in none of [^;]*given") as error:
+        load_dataset(DataConfig(dataset="fashion-mnist", path=str(tmp_path / "given")))
+    assert "debian" not in str(error.value).partition(";")[0]
 
 
 def test_files_of_another_set_beside_the_folders_are_not_taken(tmp_path, monkeypatch):
@@ -76,10 +80,11 @@ def test_files_of_another_set_beside_the_folders_are_not_taken(tmp_path, monkeyp
 
 def test_a_missing_set_says_what_where_and_whence(tmp_path, monkeypatch):
     monkeypatch.setenv("UNISONO_DATA", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with pytest.raises(UserError) as error:
-        load_dataset(DataConfig(dataset="mnist", path=str(tmp_path / "given")))
+        load_dataset(DataConfig(dataset="mnist"))
     message = str(error.value)
-    for part in ("mnist", "train-images-idx3-ubyte", str(tmp_path / "given"), str(tmp_path / "elsewhere/mnist"), "https://"):
+    for part in ("mnist", "train-images-idx3-ubyte", str(tmp_path / "elsewhere/mnist"), "https://"):
         assert part in message
 
 

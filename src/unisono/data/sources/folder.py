@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unisono.core.errors import UserError
+import numpy as np
+
+from unisono.core.errors import UnreadableImagesError, UserError
 from unisono.data.datasets import DataConfig, Dataset, datasets
 from unisono.data.sources.arrays import number
-from unisono.data.sources.images import list_images, read_images
+from unisono.data.sources.images import list_images, read_readable
 from unisono.data.sources.locate import given_path
 from unisono.data.sources.select import choose_rows
 
@@ -41,7 +43,17 @@ def load(config: DataConfig) -> Dataset:
         config.test_limit,
     )
     size = None if config.image_size is None else (config.image_size, config.image_size)
-    images = read_images([files[row] for row in (*train, *test)], config.channels or 3, size, config.squeeze)
+    rows = np.concatenate((train, test))
+    images, kept, problems = read_readable([files[row] for row in rows], config.channels or 3, size, config.squeeze)
+    if problems and (config.on_error == "stop" or not kept):
+        raise UnreadableImagesError(problems, len(rows))
+    is_kept = np.isin(np.arange(len(rows)), kept)
+    train, test = train[is_kept[: len(train)]], test[is_kept[len(train) :]]
+    lost = set() if owners is None else set(range(len(owner_names))) - set(owners[train].tolist())
+    if lost:
+        raise UserError(
+            f"No image of the client {owner_names[min(lost)]} is left to train on; remove its folder or mend its images."
+        )
     return Dataset(
         "folder",
         images[: len(train)],
@@ -51,6 +63,7 @@ def load(config: DataConfig) -> Dataset:
         class_names,
         None if owners is None else owners[train],
         owner_names,
+        unreadable=tuple(problems),
     )
 
 

@@ -36,7 +36,8 @@ def load_mnist(config: DataConfig) -> Dataset:
 @datasets.register("fashion-mnist")
 def load_fashion_mnist(config: DataConfig) -> Dataset:
     """Fashion-MNIST: 60,000 and 10,000 pieces of clothing of 1x28x28."""
-    folders = [*candidates(config, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST")), DEBIAN_FOLDER]
+    folders = list(candidates(config, ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST")))
+    folders += [DEBIAN_FOLDER] if config.path is None else []
     origin = "https://github.com/zalandoresearch/fashion-mnist or the Debian package dataset-fashion-mnist"
     return read_idx_folder(find_folder(config, folders, FILES, origin), "fashion-mnist", FASHION_CLASSES)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unisono.core.errors import UserError
+from unisono.core.errors import UnreadableImagesError, UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
 Size = tuple[int, int]
 """Height and width."""
+Problem = tuple[Path, str]
+"""A file that cannot be read, and the reason."""
 
 
 def list_images(paths: Iterable[Path | str]) -> list[Path]:
@@ -57,7 +59,7 @@ def load_images(paths: Sequence[Path | str], input_shape: Sequence[int], squeeze
 
 
 def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False) -> Tensor:
-    """Return the files as uint8 of shape (num, channels, height, width).
+    """Return the files as uint8 of shape (num, channels, height, width); raise one error about all that cannot be read.
 
     Args:
         files: image files.
@@ -65,24 +67,51 @@ def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze
         size: what they are centre-cropped and resized to; None where all must have the size of the first.
         squeeze: resize without the crop.
     """
-    if not files:
-        return torch.empty(0, channels, *(size or (1, 1)), dtype=torch.uint8)
-    shape = read_image(files[0], channels, size, squeeze).shape
-    images = torch.empty(len(files), *shape, dtype=torch.uint8)
+    images, _, problems = read_readable(files, channels, size, squeeze)
+    if problems:
+        raise UnreadableImagesError(problems, len(files))
+    return images
 
-    def fill(position: int) -> None:
-        image = read_image(files[position], channels, size, squeeze)
-        if image.shape != shape:
-            raise UserError(
-                f"{files[position]} has {_edges(image)} pixels but {files[0]} has {_edges(images)}: set data.image_size."
-            )
-        images[position] = image
 
+def read_readable(
+    files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False
+) -> tuple[Tensor, list[int], list[Problem]]:
+    """Return the images that can be read, their positions among the files, and what is wrong with each of the others.
+
+    Args:
+        files: image files.
+        channels: 1 for grey, 3 for RGB.
+        size: what they are centre-cropped and resized to; None where all must have the size of the first readable one.
+        squeeze: resize without the crop.
+    """
+    problems: dict[int, str] = {}
+
+    def read(position: int) -> Tensor | None:
+        try:
+            return read_image(files[position], channels, size, squeeze)
+        except UnreadableImagesError as error:
+            problems[position] = error.problems[0][1]
+            return None
+
+    images: Tensor | None = None
+    kept: list[int] = []
     # Pillow decodes and resizes outside of the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(fill, range(len(files))):
-            pass
-    return images
+        for position, image in enumerate(pool.map(read, range(len(files)))):
+            if image is None:
+                continue
+            if images is None:
+                images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
+            if image.shape != images.shape[1:]:
+                raise UserError(
+                    f"{files[position]} has {_edges(image)} pixels but {files[kept[0]]} has {_edges(images)}: "
+                    f"set data.image_size."
+                )
+            images[len(kept)] = image
+            kept.append(position)
+    if images is None:
+        images = torch.empty(0, channels, *(size or (1, 1)), dtype=torch.uint8)
+    return images[: len(kept)], kept, [(files[position], problems[position]) for position in sorted(problems)]
 
 
 def read_image(file: Path, channels: int, size: Size | None = None, squeeze: bool = False) -> Tensor:
@@ -96,7 +125,7 @@ def read_image(file: Path, channels: int, size: Size | None = None, squeeze: boo
                 image.draft("L" if channels == 1 else "RGB", (2 * max(size), 2 * max(size)))
             return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze)
     except (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise UserError(f"{file} is not a readable image: {str(error).rstrip('.')}.") from error
+        raise UnreadableImagesError([(file, str(error).rstrip("."))], 1) from error
 
 
 def image_tensor(image: Image, channels: int, size: Size | None = None, squeeze: bool = False) -> Tensor:

@@ -17,18 +17,20 @@ ENVIRONMENT_VARIABLE = "UNISONO_DATA"
 
 
 def candidates(config: DataConfig, names: Sequence[str]) -> Iterator[Path]:
-    """Yield the places where a data set may be, in order: ``data.path`` itself and below it, UNISONO_DATA, the cache.
+    """Yield the places where a data set may be, in order: below ``data.path`` and itself; without it UNISONO_DATA, the cache.
 
-    Below the last two a data set has a folder of its own, for MNIST and Fashion-MNIST name their files alike.
+    Below the last two a data set has a folder of its own, for MNIST and Fashion-MNIST name their files alike. They are not
+    searched where ``data.path`` is given, for whoever names a place means the data there.
 
     Args:
-        config: its ``path`` comes first.
+        config: its ``path`` excludes other places.
         names: the folders or archives the data set is known by.
     """
     if config.path is not None:
         given = Path(config.path).expanduser()
         yield from (given / name for name in names)
         yield given
+        return
     if os.environ.get(ENVIRONMENT_VARIABLE):
         yield from (Path(os.environ[ENVIRONMENT_VARIABLE]).expanduser() / name for name in names)
     yield from (Path.home() / ".cache" / "unisono" / name for name in names)

@@ -2,7 +2,7 @@
 
 const RENDERERS = {
   lines: renderLines, columns: renderColumns, table: renderTable, facts: renderFacts, prose: renderProse,
-  code: renderCode, map: renderMap, sheet: renderSheet,
+  code: renderCode, link: renderLink, map: renderMap, sheet: renderSheet,
 };
 const root = document.documentElement;
 const main = document.getElementById("page");

@@ -10,6 +10,10 @@ function renderProse(block) {
   return el("p", { class: `block wide ${block.tone}` }, block.text);
 }
 
+function renderLink(block) {
+  return el("p", { class: "block wide" }, el("a", { href: block.file }, block.text));
+}
+
 function renderCode(block, key) {
   const copy = el("button", {
     type: "button", class: "button push",
