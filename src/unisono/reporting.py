@@ -14,12 +14,15 @@ from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
 
 
-def make_report(path: str | Path) -> tuple[Path, str]:
-    """Write ``report.html`` of a run and return its path, and a sentence about what is left out, if anything.
+def make_report(path: str | Path, num_clusters: int | None = None) -> tuple[Path, str]:
+    """Write report and gallery of a run; return the report's path, and a sentence about what is left out, if anything.
 
     Args:
         path: the run directory.
+        num_clusters: of the gallery, where the method learns none; None takes as many as there are classes, else 10.
     """
+    if num_clusters is not None and num_clusters < 1:
+        raise UserError(f"The gallery needs at least 1 cluster, got {num_clusters}.")
     directory = RunDirectory.open(Path(path))
     config = resolve(directory.config_tree)
     files = ReportFiles(directory)
@@ -31,7 +34,7 @@ def make_report(path: str | Path) -> tuple[Path, str]:
             catch_up(directory, config)
         except UserError as error:
             problem = f"The report has no map of the last state: {error}"
-    written = write_report(directory, config.report.projection)
+    written = write_report(directory, config.report.projection, num_clusters=num_clusters)
     files.list_files()
     return written, problem
 

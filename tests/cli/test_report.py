@@ -70,3 +70,10 @@ def test_the_demo_ends_with_the_reports(unisono: Command, tmp_path: Path) -> Non
         page = tmp_path / line.rpartition(": ")[2]
         assert page.name == "report.html"
         assert page.is_file()
+
+
+def test_the_gallery_has_the_number_of_clusters_that_was_asked_for(unisono: Command, demo: Path) -> None:
+    assert unisono("report", demo, "--clusters", "4").code == 0
+    assert "at least 1 cluster, got 0" in unisono("report", demo, "--clusters", "0").sentence
+    assert "4 of k-means" in (demo / "gallery.html").read_text(encoding="utf-8")
+    assert "gallery.html" in (demo / "report.html").read_text(encoding="utf-8")

@@ -35,6 +35,10 @@ class UnreadableImagesError(UserError):
         found = f"{len(problems):,} of {num_files:,} files are not readable images: {named}{more}."
         super().__init__(f"{found}{self._remedy(num_files)}")
 
+    def __reduce__(self) -> tuple[type[UnreadableImagesError], tuple[object, ...]]:
+        """Return what another process needs to make the same error."""
+        return type(self), (self.problems, self.num_files)
+
     @staticmethod
     def _remedy(num_files: int) -> str:
         return ' Remove them, or leave them out by data.on_error = "skip" (--on-error skip).' if num_files > 1 else ""

@@ -31,16 +31,19 @@ MOST_NOTES = 50
 Projection = Literal["auto", "tsne", "pca"]
 
 
-def write_report(directory: RunDirectory, projection: Projection = "auto", status: Status | None = None) -> Path:
+def write_report(
+    directory: RunDirectory, projection: Projection = "auto", status: Status | None = None, num_clusters: int | None = None
+) -> Path:
     """Write ``report.html`` and ``gallery.html`` into the run directory and return the path of the first.
 
     Args:
         directory: of a run that is finished, stopped, failed or going on.
         projection: how the map is drawn.
         status: where the run stands, from whoever knows; None reads it off the directory.
+        num_clusters: of the gallery, see ``gallery_document``.
     """
     path = directory.path / FILE
-    gallery = gallery_document(directory)
+    gallery = gallery_document(directory, num_clusters)
     if gallery is not None:
         write_atomically(directory.path / GALLERY, render(gallery).encode())
     write_atomically(path, render(run_document(directory, projection, status)).encode())

@@ -1,11 +1,13 @@
 import io
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from unisono.core.errors import UserError
+from unisono.core.errors import UnreadableImagesError, UserError
 from unisono.data.sources.images import image_tensor, list_images, load_images, read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -110,3 +112,9 @@ def test_a_truncated_file_is_named(tmp_path, kind, kept):
     path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
     with pytest.raises(UserError, match=rf"bad\.{kind} is not a readable image"):
         load_images([path], (3, 8, 8))
+
+
+def test_the_error_about_unreadable_images_passes_between_processes():
+    error = UnreadableImagesError([(Path("a.png"), "cut"), (Path("b.png"), "empty")], 3)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.problems) == (str(error), error.problems)
