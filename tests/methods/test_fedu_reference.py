@@ -170,7 +170,7 @@ def test_statistics_of_batches_are_not_mixed(own_weight: float, own_statistics: 
 
 @pytest.mark.parametrize("name", ["fedu", "fedema"])
 def test_means_weigh_clients_by_samples_and_leave_targets_out(name: str) -> None:
-    """The server averages what was trained, (w_1 9 + w_2 7) / 16, statistics of batches too; targets stay with their clients."""
+    """The server averages what was trained, (9 w_1 + 7 w_2) / 16, statistics of batches too; targets stay with clients."""
     method = tiny_method(tiny_config(name, {"model": {"norm": "batch"}, "training": {"batch_size": 4}}))
     server = method.init_server(Context(0))
     found, updates = Accumulator(method.shares, AggregationConfig()), []
