@@ -67,7 +67,9 @@ class Ring:
 
     def decode(self, words: Words, limit: float) -> NDArray[np.float64]:
         """Return the sum of weighted values that a sum of words stands for."""
-        return words.view(self._signed).astype(np.float64) * (limit / self.top)
+        values: NDArray[np.float64] = words.view(self._signed).astype(np.float64)
+        values *= limit / self.top
+        return values
 
 
 def add_streams(parts: Sequence[Words], streams: Sequence[tuple[bytes, int]]) -> None:

@@ -152,7 +152,8 @@ class ServerSum:
                 streams.append((self_mask(seed, place), -1))
         for client in sorted(self._boxes.keys() - set(self._survivors)):
             shares = {sender: r.keys[client] for sender, r in self._revealed.items() if client in r.keys}
-            private = next((key for s in self._candidates(shares) if self._fits(key := _private(s), client)), None)
+            found = map(X25519PrivateKey.from_private_bytes, self._candidates(shares))
+            private = next((one for one in found if self._fits(one, client)), None)
             if private is None:
                 suspects.append(client)
                 continue
@@ -190,10 +191,6 @@ class ServerSum:
             raise VoidSumError(
                 f"{number} of {asked} clients {what}, and this masked sum needs {needed}: it is void, and nothing is revealed"
             )
-
-
-def _private(secret: bytes) -> X25519PrivateKey:
-    return X25519PrivateKey.from_private_bytes(secret)
 
 
 def _names(clients: Sequence[int]) -> str:
