@@ -53,9 +53,10 @@ def views(
     from unisono.runs.files import explained
 
     # A config names a method; without a recipe any will do, as none runs.
-    layers = [*flag_layers({"method": method, "dataset": dataset, "seed": seed}), Layer("--set", parse_overrides(settings or ()))]
-    given = [] if preset is None else [Layer("--preset", {"views": {"preset": preset}})]
-    config = resolve(fit_views(assemble(reference or "simclr", [*layers, *given])).tree)
+    layers = flag_layers({"method": method, "dataset": dataset, "seed": seed})
+    layers += [Layer("--set", parse_overrides(settings or ()))]
+    layers += [] if preset is None else [Layer("--preset", {"views": {"preset": preset}})]
+    config = resolve(fit_views(assemble(reference or "simclr", layers)).tree)
     data = load_dataset(config.data)
     made = make_views(config.views, data.input_shape, config.model.input_size)
     generator = torch.Generator().manual_seed(config.run.seed)

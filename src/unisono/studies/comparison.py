@@ -37,7 +37,9 @@ class Comparison:
     def floors(self) -> dict[str, dict[str, float]]:
         """Means over seeds of the floors, by floor and metric; of each group by itself where groups do not agree."""
         found = {group.label: mean_floors([RunDirectory(run.path).floors for run in group.runs]) for group in self.groups}
-        rows = {name: {metric: row[metric] for metric in self.metrics if metric in row} for name, row in floor_rows(found).items()}
+        rows = {
+            name: {metric: row[metric] for metric in self.metrics if metric in row} for name, row in floor_rows(found).items()
+        }
         return {name: row for name, row in rows.items() if row}
 
     def table(self) -> TextTable:
