@@ -25,6 +25,7 @@ from unisono.studies.study import list_studies, read_study, scales_of
 BRANCH = "FedU's learning rate falls as in the whole run, of which these runs are branches"
 SHORT = "minutes on two cores"
 LONG = "the headline claim needs a long run"
+PAPER_START = "the long run has the paper's start only"
 JOINT = "the figure has joint shift, the recipe is the table's column of label skew"
 SHORT_ROUNDS = dict.fromkeys(
     ["training.local_steps", "method.pull_steps", "federation.rounds"],
@@ -38,8 +39,13 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ),
     ("fedmcc-figure-6", "small"): {"training.schedule_rounds": BRANCH},
     ("fedmcc-figure-6", "paper"): {"training.schedule_rounds": BRANCH},
-    ("fedmcc-table-1", "long"): {"data.limit": LONG},
-    ("fedmcc-table-2", "long"): {"data.limit": LONG, "partition.scheme": "the table is of uneven data"},
+    ("cfcl-received", "long"): {"method.points_per_pull": "one size of pull, so that the hours go into seeds"},
+    ("fedmcc-table-1", "long"): {"data.limit": LONG, "method.cluster_start": PAPER_START},
+    ("fedmcc-table-2", "long"): {
+        "data.limit": LONG,
+        "method.cluster_start": PAPER_START,
+        "partition.scheme": "the table is of uneven data",
+    },
     ("fedmcc-table-2", "small"): {"partition.scheme": "the table is of uneven data"},
     ("fedmcc-table-2", "paper"): {"partition.scheme": "the table is of uneven data"},
     ("fedmcc-table-3", "paper"): {"model.backbone": "the table is of ResNet-50"},
