@@ -178,7 +178,7 @@ def test_a_client_tells_size_shape_and_statistics_and_nothing_else(tmp_path: Pat
 
 def test_what_the_owner_has_not_agreed_to_does_not_happen(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
-    with pytest.raises(UserError, match="allow.reveals lacks 'data'"):
+    with pytest.raises(UserError, match=r"allow\.reveals lacks 'data'"):
         clients.handlers[0].describe(question(EXCHANGE))
     foreign = {**question(SIMPLE), "config": {"method": {"name": "os:system"}}}
     with pytest.raises(UserError, match=r"'os:system', which client\.toml does not list"):
@@ -359,7 +359,7 @@ def test_a_budget_ends_a_clients_part(tmp_path: Path) -> None:
     asked = request(Run(clients, merge(SIMPLE, GROUP_NORM)))
     clients.handlers[0].answer(asked)
     clients.restart(0)
-    with pytest.raises(ClientError, match="policy:budget.max_epsilon"):
+    with pytest.raises(ClientError, match=r"policy:budget\.max_epsilon"):
         clients.handlers[0].answer(replace(asked, round=1))
 
 

@@ -225,7 +225,7 @@ def test_failures_tell_nothing_and_are_counted(tmp_path: Path) -> None:
     asked = request(run)
     not_finite = {name: {key: t * torch.nan if t.is_floating_point() else t for key, t in group.items()}
                   for name, group in asked.broadcast.groups.items()}  # fmt: skip
-    with pytest.raises(ClientError, match="policy:bounds.max_weight_abs"):
+    with pytest.raises(ClientError, match=r"policy:bounds\.max_weight_abs"):
         clients.handlers[0].answer(replace(asked, broadcast=Payload(not_finite)))
     broken = {name: dict(list(group.items())[1:]) for name, group in asked.broadcast.groups.items()}
     for number in range(3):
