@@ -172,8 +172,7 @@ def introduce(console: Console, study: Study, cells: list[Cell]) -> None:
     console.print(config.title, soft_wrap=True)
     if config.claim:
         console.print(f"claim: {config.claim}", soft_wrap=True)
-    number = f"{len(cells)} runs"
-    facts = [f"{config.scale} scale", config.source, "" if config.cost.startswith(number) else number, config.cost]
+    facts = [f"{config.scale} scale", config.source, f"{len(cells)} runs", config.cost]
     console.print("; ".join(filter(None, facts)) + "\n", soft_wrap=True)
 
 
