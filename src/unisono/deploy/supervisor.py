@@ -79,9 +79,9 @@ def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], Non
             while not stopping:
                 for entry in running:
                     if _look_after(entry, files[entry.task.name]):
-                        for other in running:
-                            if other.task.follows == entry.task.name:
-                                _end(other)
+                        for follower in running:
+                            if follower.task.follows == entry.task.name:
+                                _end(follower)
                 time.sleep(0.2)
         finally:
             for entry in reversed(running):

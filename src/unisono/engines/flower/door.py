@@ -1,6 +1,6 @@
 """The door of a SuperLink: it decides by the headers of a request whether a byte of its body is read.
 
-A SuperLink serves three APIs on one port. Fleet is for nodes: their key must be in the roster and their signature must hold
+A SuperLink serves three APIs on one port. Fleet is for nodes: their key must be known and their signature must hold
 before the body is read. Control (start and stop runs, admit nodes) and Runtime (for the processes of a run) are for the
 server's own machine; Control needs a token on top, since a container can make every caller look local.
 """

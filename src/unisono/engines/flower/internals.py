@@ -284,7 +284,7 @@ def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
         print("This flwr sleeps in another way: poll in client.toml has no effect.", file=sys.stderr, flush=True)
     for module in (heartbeat, fleet_http_connection):
         if hasattr(module, "HEARTBEAT_DEFAULT_INTERVAL"):
-            module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_SECONDS
+            setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS)  # noqa: B010  (not exported)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
 
