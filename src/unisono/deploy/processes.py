@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unisono.core.errors import UserError
-from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory, config_text
+from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory, write_config
 from unisono.deploy.supervisor import Task, supervise
 from unisono.engines.flower.environment import process_environment, write_connection
 
@@ -52,7 +52,7 @@ def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequ
     keep_files_private()
     if data is not None:
         config = directory.config.model_copy(update={"data": str(Path(data).expanduser().resolve())})
-        (directory.path / CLIENT_FILE).write_text(config_text(config))
+        write_config(directory.path / CLIENT_FILE, config)
         directory = ClientDirectory.open(directory.path)
     config = directory.config
     if config.data is None:
