@@ -27,13 +27,14 @@ from unisono.core.method import RunInfo
 from unisono.core.payload import Payload
 from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientConfig, ClientDirectory, write_config
+from unisono.deploy.identity import KnownKeys
 from unisono.deploy.init import create_federation
 from unisono.deploy.sealing import is_sealed
 from unisono.deploy.server import public_tree
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.messages import Request, payload_of
-from unisono.engines.flower.secure import SecureEngine, check_secure
+from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, ServerState
 from unisono.federation.postprocess import Postprocessor
@@ -138,8 +139,13 @@ class Run:
         )
         postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
         policy = ServerPolicy(self.method, postprocessor, self.config.aggregation, poll=0.0)
-        kind = SecureEngine if secure else FlowerEngine
-        self.engine = kind(clients.grid(), Everyone(), policy, self.run_spec)  # type: ignore[arg-type]
+        parts = (clients.grid(), Everyone(), policy, self.run_spec)
+        if secure:
+            known = KnownKeys(clients.directories[0].keys)
+            rules = SumPolicy(known.verify, self.config.privacy, self.config.compression)
+            self.engine: FlowerEngine = SecureEngine(*parts, rules)  # type: ignore[arg-type]
+        else:
+            self.engine = FlowerEngine(*parts)  # type: ignore[arg-type]
         self.federation = RoundLoop(self.method, self.engine, ClientStateStore(), self.config.loop, 0)
         self.failures: list[ClientError] = []
 
