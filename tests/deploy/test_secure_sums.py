@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("flwr")
 
+from tests.attacks import attack
 from tests.deploy.test_client import SIMPLE, Clients, Run, request
 from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
@@ -151,28 +152,32 @@ def test_three_of_ten_lost_below_the_threshold_is_a_clear_refusal_and_nothing_is
     assert not any("seeds" in str(content.config_records.get("sum", "")) for content in clients.seen)
 
 
-@pytest.mark.parametrize("attack", ["another model", "another recipe", "another cohort", "another nonce", "another weight"])
-def test_clients_that_were_asked_for_different_things_share_nothing(tmp_path: Path, attack: str) -> None:
+@attack(
+    "A7", "Asks clients of one sum with two models, recipes, cohorts or nonces", "the others share nothing; the sum is void"
+)
+@pytest.mark.parametrize("change", ["another model", "another recipe", "another cohort", "another nonce", "another weight"])
+def test_clients_that_were_asked_for_different_things_share_nothing(tmp_path: Path, change: str) -> None:
     """With two models under one mask, the parts of the others would be known, and the sum would show the last one."""
     clients = Clients(tmp_path, 4)
     run = Run(clients, merge(SIMPLE, SECURE))
     requests = {number: masked_request(run, number) for number in range(3)}
-    if attack == "another recipe":
+    if change == "another recipe":
         other = Run(clients, merge(SIMPLE, {**SECURE, "training": {"local_epochs": 2}}))
         requests[0] = masked_request(other, 0)
-    elif attack == "another model":
+    elif change == "another model":
         groups = requests[0].broadcast.groups
         zeros = {name: {key: 0 * t for key, t in group.items()} for name, group in groups.items()}
         requests[0] = replace(requests[0], broadcast=Payload(zeros))
     else:
         changes = {"another cohort": {"cohort": [0, 1, 2, 3]}, "another nonce": {"nonce": "8" * 32}}
-        requests[0] = masked_request(run, 0, **changes.get(attack, {"max_weight": 1.0}))
+        requests[0] = masked_request(run, 0, **changes.get(change, {"max_weight": 1.0}))
     cards = cards_of(clients, requests)
     for number in (1, 2):
         with pytest.raises(UserError, match="client 0 was asked for something else than this one"):
             clients.handlers[number].sum_step(shares_question(cards))
 
 
+@attack("A6", "Asks for a masked sum over few clients, or with a low threshold", "refused")
 @pytest.mark.parametrize(
     ("extra", "word"),
     [
@@ -193,6 +198,7 @@ def test_sums_that_would_show_single_clients_are_refused(tmp_path: Path, extra: 
         clients.handlers[1].answer(replace(masked_request(run, 1), extra={}))
 
 
+@attack("A5", "Sends a model, or anything else, to one client alone under masks", "refused")
 def test_what_reaches_one_client_alone_is_refused_under_masks(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = masked_request(Run(clients, merge(SIMPLE, SECURE)), 0)
@@ -217,6 +223,7 @@ def test_a_restart_or_a_long_wait_is_a_drop_out(tmp_path: Path, monkeypatch: pyt
         clients.handlers[2].sum_step(shares_question(cards))
 
 
+@attack("A8", "Asks for the sum of a round again over other clients, to subtract one from the other", "refused")
 def test_a_round_is_revealed_again_over_the_same_clients_only(tmp_path: Path) -> None:
     """A server that lost its state asks again; over other clients, two sums would differ by one client."""
     clients = Clients(tmp_path, 4)
@@ -252,6 +259,7 @@ def test_what_left_under_masks_is_in_the_audit(tmp_path: Path) -> None:
     assert vectors[0]["groups"]["masked"][1] == sum(t.numel() for t in payload_of(sent, "masked").groups["masked"].values())
 
 
+@attack("B5", "Leaves a secure sum half-way, or sends garbage", "it alone is left out, down to two thirds of the clients")
 def test_a_client_that_sends_garbage_costs_itself_alone(tmp_path: Path) -> None:
     clients = Clients(tmp_path, 4)
     honest = clients.handlers[2].sum_step
@@ -266,6 +274,7 @@ def test_a_client_that_sends_garbage_costs_itself_alone(tmp_path: Path) -> None:
     assert record.num_answered == 3
 
 
+@attack("B4", "Claims a weight of millions in a secure sum", "counts as the largest weight of an honest client")
 def test_weights_beyond_the_cap_count_as_the_cap(tmp_path: Path) -> None:
     """Four clients of 40, 52, 64 and 76 samples that claim millions: each counts as the largest that the server allows."""
     clients = Clients(tmp_path / "a", 4)
@@ -286,6 +295,7 @@ def _claim(handler: Any, weight: float) -> None:
     handler._sums.begin = claimed
 
 
+@attack("A8", "Compares masked vectors of two sums", "each sum has keys of its own, so they are unrelated")
 def test_masked_words_of_two_rounds_are_independent(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     run = Run(clients, merge(SIMPLE, SECURE), secure=True)

@@ -78,8 +78,8 @@ class PrivacyReport(Callback):
         length = stats.owner["ledger"][0]
         if before is not None and before["ledger"][0] > length:
             self._notes.append(
-                f"client {stats.client_id}: its ledger went back from {before['ledger'][0]} to {length} lines, so an older copy was restored, "
-                "or it was reset"
+                f"client {stats.client_id}: its ledger went back from {before['ledger'][0]} to {length} lines, so an older "
+                "copy was restored, or it was reset"
             )
         self._owners[str(stats.client_id)] = stats.owner
 
