@@ -63,7 +63,7 @@ def report() -> None:
     """Prints the ratios."""
     torch.set_num_threads(1)
     results = {name: measure(*case) for name, case in CASES.items()}
-    plain, trained, _, size = results["plain"]
+    plain, _, _, size = results["plain"]
     print(f"A round of {NUM_CLIENTS} clients, {size / 1e6:.1f} million parameters, 4 steps of 16 samples each")
     for name, (seconds, training, megabytes, _) in results.items():
         rest = f"without training {seconds - training:5.1f} s"
