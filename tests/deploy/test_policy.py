@@ -99,7 +99,7 @@ OTHERS = {
     "labels.use": "test_labels_at_clients.py",
     "labels.classes": "test_labels_at_clients.py",
     "labels.min_per_class": "test_labels_at_clients.py",
-    "log.audit": "test_audit.py",
+    "log.audit": "tests/cli/test_deploy_owner.py",
     "log.errors": "here",
 }
 """Keys that have a test of their own, and where."""
