@@ -120,8 +120,8 @@ def measure_floors(
         return {}
     chosen = config.model_copy(update={"probes": tuple(probes)})
     digest = _digest(chosen, data)
-    if "alignment" in probes and views is not None:
-        digest += _alignment_digest(data, views, client_indices)
+    if {"alignment", "unlabelled"} & set(probes) and views is not None:
+        digest += _views_digest(data, views, client_indices)
     found: Floors = {}
     for name in FLOORS:
         projector = untrained_projector if name == UNTRAINED and "alignment" in probes else None
@@ -196,11 +196,11 @@ def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
     return found.digest()
 
 
-def _alignment_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
-    """Return a hash of what the probe alignment looks at besides samples: the views, and who holds what."""
+def _views_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
+    """Return a hash of what probes of views look at besides samples: the views, and who holds what."""
     first, _ = views(as_float(data.train_samples[:4]), Context(0).rng("floors"))
     found = hashlib.sha256(_bytes(first))
-    for rows in client_indices or ():
+    for rows in (*(client_indices or ()), *(() if data.sites is None else (data.sites,))):
         found.update(b"|" + _bytes(rows))
     return found.digest()
 

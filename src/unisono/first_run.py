@@ -1,0 +1,224 @@
+"""The first run on a folder of images: a recipe that fits the images and the machine, as text that a person can read.
+
+SimCLR with a narrow convolutional network was measured to be the best choice for images of one's own within minutes on two
+cores: docs/own-images.md has the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unisono.config import Config, resolve
+from unisono.core.config import Tree, merge
+from unisono.core.errors import UserError
+from unisono.data.datasets import Dataset, load_dataset
+from unisono.experiment import Experiment
+from unisono.fitting import COHORT, LEARNING_RATE, estimate_seconds, num_workers
+from unisono.own_images import OwnImages
+from unisono.recipes import build_tree
+
+SIZE_ON_CPU, SIZE_ON_GPU = 32, 96
+BATCH_SIZE = 64
+FEWEST_PASSES, MOST_PASSES = 5, 200
+PASSES_PER_ROUND_SQUARED = 2.5
+"""Passes over the images and rounds: 40 passes are 10 rounds of 4."""
+LONG = 1.3
+"""Images longer than this are resized without a crop, so that nothing is cut away."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for.
+
+    Args:
+        labels: whether the innermost folders name classes.
+        clients: clients that one folder is dealt to; None: one.
+        method: what is learnt.
+        minutes: how long training may take.
+        name: of the run.
+    """
+
+    labels: bool = False
+    clients: int | None = None
+    method: str = "simclr"
+    minutes: float = 2.0
+    name: str = "first"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is ready to start.
+
+    Args:
+        recipe: the options, in the order of the text.
+        reasons: a sentence on each of them, by table and key.
+        experiment: the images, read, and all that the recipe describes.
+        seconds: how long training takes; None where it cannot be told.
+    """
+
+    recipe: Tree
+    reasons: dict[str, str]
+    experiment: Experiment
+    seconds: float | None
+
+    @property
+    def text(self) -> str:
+        """The recipe as commented TOML."""
+        lines = ["# Written by 'unisono start'. Run it by 'unisono run' with the name of this file; change what you like.", "format = 1"]
+        for table, options in self.recipe.items():
+            if not isinstance(options, dict):
+                continue
+            lines += ["", f"[{table}]"]
+            for key, value in options.items():
+                reason = self.reasons.get(f"{table}.{key}")
+                lines += [f"# {reason}"] if reason else []
+                lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        return "\n".join(lines) + "\n"
+
+
+def plan(found: OwnImages, wishes: Wishes) -> Plan:
+    """Return a run that fits the images and the machine; reads all images.
+
+    Args:
+        found: the folder, looked at.
+        wishes: what the user asked for.
+    """
+    if wishes.minutes <= 0:
+        raise UserError(f"--minutes must be above 0, got {wishes.minutes:g}.")
+    recipe, reasons = _choose(found, wishes)
+    config = _config(recipe)
+    dataset = load_dataset(config.data)
+    # One round of one pass is timed; the number of passes follows from it.
+    once = merge(recipe, {"training": {"local_epochs": 1}, "federation": {"rounds": 1}})
+    seconds = estimate_seconds(Experiment.prepare(_config(once), dataset))
+    passes = MOST_PASSES if seconds is None else wishes.minutes * 60 / max(seconds, 1e-3)
+    passes = min(MOST_PASSES, max(FEWEST_PASSES, passes))
+    rounds = max(3, round(math.sqrt(PASSES_PER_ROUND_SQUARED * passes)))
+    epochs = max(1, round(passes / rounds))
+    recipe = merge(recipe, {"training": {"local_epochs": epochs}, "federation": {"rounds": rounds}})
+    reasons["training.local_epochs"] = f"passes of a client over its images in a round; {rounds * epochs} in all, to fit the time"
+    experiment = Experiment.prepare(_config(recipe), dataset)
+    return Plan(recipe, reasons, experiment, estimate_seconds(experiment))
+
+
+def recipe_path(wanted: Path, text: str) -> Path:
+    """Return where a recipe is written: a file of the same name with other content is kept, and a number is added.
+
+    Args:
+        wanted: the name without a number.
+        text: the recipe.
+    """
+    for number in range(1, 1000):
+        path = wanted if number == 1 else wanted.with_stem(f"{wanted.stem}-{number}")
+        if not path.exists() or (path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text):
+            return path
+    raise UserError(f"There are 1,000 recipes named {wanted.stem} already; remove some.")
+
+
+def free_name(directory: Path, name: str) -> str:
+    """Return the name of a run that does not exist yet: the given one, or one with a number."""
+    found = name
+    number = 1
+    while (directory / found).exists():
+        number += 1
+        found = f"{name}-{number}"
+    return found
+
+
+def _choose(found: OwnImages, wishes: Wishes) -> tuple[Tree, dict[str, str]]:
+    """Return the recipe without its length, and reasons."""
+    on_gpu = torch.cuda.is_available()
+    side = found.short_side
+    largest = SIZE_ON_GPU if on_gpu else SIZE_ON_CPU
+    size = min(side, largest)
+    grey = found.channels == 1
+    layout, partition, split = _layout(found, wishes)
+    squeeze = found.stretch > LONG
+    held_out = "the images below test/ are held out" if found.apart else "no image is held out: all are learnt from"
+    num_clients = partition.get("num_clients", len(found.sites))
+    data: dict[str, Any] = {
+        "dataset": "folder",
+        "path": str(found.root.absolute()),
+        "layout": layout,
+        "image_size": size,
+        "squeeze": squeeze,
+        "channels": 1 if grey else 3,
+        "test_fraction": 0.0,
+        "on_error": "skip",
+    }
+    recipe: Tree = {
+        "format": 1,
+        "recipe": {"title": f"First run on the images in {found.root.absolute().name}"},
+        "method": {"name": wishes.method},
+        "data": data,
+        "partition": partition,
+        "cohort": {"size": min(COHORT, num_clients)},
+        "views": {"preset": "clothing" if grey else "orchestra"},
+        "model": {"backbone": "resnet18" if on_gpu else "convnet"},
+        "training": {"batch_size": _batch_size(found), "learning_rate": LEARNING_RATE, "local_epochs": 1},
+        "federation": {"rounds": 1},
+        "evaluation": {"probe_every": 0},
+        "run": {"name": wishes.name},
+    }
+    if wishes.method != "simclr":
+        del recipe["views"]
+    fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
+    reasons = {
+        "data.layout": "what the levels of folders stand for",
+        "data.image_size": f"edge in pixels: {fits}",
+        "data.squeeze": "resized without a crop, because many are longer than wide" if squeeze else "cropped to a square first",
+        "data.channels": "all images are grey" if grey else "grey images become RGB too",
+        "data.test_fraction": held_out,
+        "data.on_error": "images that cannot be read are left out and listed in unreadable.txt of the run",
+        "partition.scheme": split,
+        "cohort.size": "clients that train in a round",
+        "views.preset": "crops, flips, brightness, contrast, blur, some inverted" + ("" if grey else ", and colours"),
+        "model.backbone": "an 18-layer ResNet" if on_gpu else "a narrow network of stride-2 convolutions that fits a CPU",
+        "evaluation.probe_every": "looks at the encoder at the end only; 5 would do so every 5 rounds",
+    }
+    return recipe, reasons
+
+
+def _layout(found: OwnImages, wishes: Wishes) -> tuple[str, dict[str, Any], str]:
+    """Return data.layout, the table [partition] and a sentence about it."""
+    depth, wanted = found.depth, wishes.clients
+    if wanted is not None and wanted < 1:
+        raise UserError(f"--clients must be at least 1, got {wanted}.")
+    if wishes.labels and depth == 0:
+        raise UserError(f"--labels needs a folder per class, and the images of {found.root} lie in no folder.")
+    one_folder = depth == 0 or (len(found.sites) == 1 and not wishes.labels) or (wishes.labels and depth == 1)
+    if not one_folder:
+        if wanted is not None:
+            raise UserError(
+                f"--clients splits a single folder, and {found.root} holds {len(found.sites)}, one client each; leave it out."
+            )
+        layout = "clients/classes" if wishes.labels else "clients"
+        return layout, {"scheme": "natural"}, "one client per folder"
+    layout = "classes" if wishes.labels else "flat"
+    number = wanted or 1
+    if number > len(found.readable) // 2:
+        raise UserError(f"--clients {number} is too many for {len(found.readable)} images; give each client two at least.")
+    said = f"dealt to {number} clients at random" if number > 1 else "one client holds all; --clients 5 deals them to five"
+    return layout, {"scheme": "iid", "num_clients": number}, said
+
+
+def _batch_size(found: OwnImages) -> int:
+    """Return the samples of a step: fewer where half of the sites have fewer images."""
+    sizes = sorted(len(rows) for rows in found.sites.values())
+    return max(2, min(BATCH_SIZE, sizes[len(sizes) // 2]))
+
+
+def _config(recipe: Tree) -> Config:
+    return resolve(build_tree(recipe))
+
+
+def describe_workers(planned: Plan) -> str:
+    """Return how many processes train."""
+    number = num_workers(planned.experiment.config)
+    return "1 process" if number == 1 else f"{number} processes"
