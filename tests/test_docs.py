@@ -132,8 +132,8 @@ def _check_recipe(params: Mapping[str, Any], settings: list[str]) -> None:
 def _check_study(params: Mapping[str, Any], settings: list[str], shown_study: str, folder: Path) -> None:
     reference = params["reference"]
     if reference.endswith(".toml"):
-        reference = folder / reference
-        reference.write_text(shown_study)
+        shown, reference = ROOT / reference, folder / Path(reference).name
+        reference.write_text(shown.read_text() if shown.is_file() else shown_study)
     study = read_study(reference, params["scale"])
     for cell in select(make_cells(study, Path("runs"), seeds=[0], overrides=settings), study, params["only"] or ()):
         cell.config()

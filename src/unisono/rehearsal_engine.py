@@ -52,7 +52,7 @@ class Limits:
         measure: False makes one step of the smallest batch in every phase, and measures no more than that.
     """
 
-    longest_step: float = 30.0
+    longest_step: float = 10.0
     largest_step: float | None = None
     measure: bool = True
 

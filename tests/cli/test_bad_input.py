@@ -112,7 +112,7 @@ def test_run_directory_below_a_file(unisono: Command, tmp_path: Path) -> None:
 
 def test_damaged_run(unisono: Command, demo: Path) -> None:
     (demo / "run_info.json").write_text("{")
-    assert "runs/demo/run_info.json is missing or damaged" in unisono("export", demo).sentence
+    assert "runs/demo/run_info.json is not as it was written" in unisono("export", demo).sentence
     (demo / "config.toml").write_text("[method")
     for command in ("resume", "show", "export", "evaluate"):
         assert "runs/demo/config.toml is not valid TOML" in unisono(command, demo).sentence

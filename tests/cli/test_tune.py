@@ -57,4 +57,4 @@ def test_bad_input_is_one_sentence(unisono: Command) -> None:
 def test_a_search_whose_trials_all_fail_ends_with_one_sentence(unisono: Command) -> None:
     sentence = unisono(*SMALL, "--grid", "training.learning_rate=1e30,1e29").sentence
     assert sentence.startswith("All 2 trials failed, see tuning/digits-smoke/trials.json; the first: ")
-    assert "not finite" in sentence
+    assert "Training has diverged" in sentence

@@ -120,7 +120,7 @@ def test_scores_without_labels_of_floors_depend_on_projector_views_and_clients(d
     first = measure_floors(config, data, untrained, False, darker, halves)
     assert measure_floors(config, data, untrained, False, flipped, halves)[PIXELS] != first[PIXELS]
     assert measure_floors(config, data, untrained, False, darker, [torch.arange(160)])[PIXELS] != first[PIXELS]
-    projected = measure_floors(config, data, untrained, False, darker, halves, nn.Linear(3, 2).eval())
+    projected = measure_floors(config, data, untrained, False, darker, halves, untrained_projector=nn.Linear(3, 2).eval())
     assert projected[PIXELS] == first[PIXELS]
     assert projected[UNTRAINED]["encoder-score"] == pytest.approx(first[UNTRAINED]["score"])
     assert projected[UNTRAINED]["score"] != first[UNTRAINED]["score"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from unisono.core.context import Context
-from unisono.core.payload import Payload
+from unisono.core.payload import Payload, Update
+from unisono.evaluation.clusters import clustering_accuracy
+from unisono.federation.aggregate import Accumulator, AggregationConfig
 from unisono.losses.clustering import assignment_entropy, cluster_contrast, instance_contrast
 from unisono.methods.cc import CC
 from unisono.models.nets import get_state, load_state
@@ -117,3 +120,43 @@ def test_one_local_step_of_adam() -> None:
             differences = (update.payload.groups[name][key] - tensor).abs()
             assert float(differences.median()) < 1e-6
             assert float(differences.max()) <= 2 * 3e-4 + 1e-6
+
+
+def test_means_weigh_clients_by_samples() -> None:
+    """Fed + CC: FedAvg of encoder and both heads, w = (3 w_1 + 1 w_2) / 4 for clients of 30 and 10 samples."""
+    method = tiny_method(tiny_config("cc", {}))
+    server = method.init_server(Context(0))
+    found = Accumulator(method.shares, AggregationConfig())
+    for client, (size, value) in enumerate([(30.0, 2.0), (10.0, -6.0)]):
+        filled = {
+            group: {name: torch.full_like(tensor, value) for name, tensor in tensors.items()}
+            for group, tensors in server.groups.items()
+        }
+        found.add(Update(client, size, Payload(filled)))
+    averaged = method.server_step(server, found.finish(server.groups), Context(0, 0, "train"))
+    assert set(averaged.groups) == {"encoder", "instance_head", "cluster_head"}
+    for tensors in averaged.groups.values():
+        for tensor in tensors.values():
+            torch.testing.assert_close(tensor, torch.zeros_like(tensor))
+
+
+def test_a_sample_has_the_cluster_of_its_largest_assignment() -> None:
+    """argmax of the cluster head in eval mode; ACC under the best of all matchings of clusters and classes."""
+    method = tiny_method(tiny_config("cc", {}))
+    server = method.init_server(Context(0))
+    model = method.cluster_model(server)
+    assert model is not None
+    x = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    nets = method.build_networks().eval()
+    for name in nets:
+        load_state(nets[name], server.groups[name])
+    with torch.no_grad():
+        shares = nets["cluster_head"](nets["encoder"](x)).softmax(dim=1)
+        assert model(x).argmax(dim=1).tolist() == [row.index(max(row)) for row in shares.tolist()]
+    clusters, classes = [0, 0, 1, 1, 2, 2, 2], [1, 1, 0, 2, 2, 2, 0]
+    best = max(
+        sum(order[cluster] == label for cluster, label in zip(clusters, classes, strict=True)) / 7
+        for order in itertools.permutations(range(3))
+    )
+    assert best == pytest.approx(5 / 7)
+    assert clustering_accuracy(torch.tensor(classes), torch.tensor(clusters)) == pytest.approx(best)

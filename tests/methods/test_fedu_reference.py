@@ -11,6 +11,7 @@ from torch import nn
 
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Tensors, Update
+from unisono.federation.aggregate import Accumulator, AggregationConfig
 from unisono.losses.siamese import symmetric_byol_regression
 from unisono.methods.fedema import FedEMA
 from unisono.methods.momentum_target import MomentumTarget
@@ -165,6 +166,28 @@ def test_statistics_of_batches_are_not_mixed(own_weight: float, own_statistics: 
                 torch.testing.assert_close(tensor, own_weight * ours + (1 - own_weight) * theirs)
             else:
                 assert torch.equal(tensor, ours if part == "predictor" and own_statistics else theirs)
+
+
+@pytest.mark.parametrize("name", ["fedu", "fedema"])
+def test_means_weigh_clients_by_samples_and_leave_targets_out(name: str) -> None:
+    """The server averages what was trained, (9 w_1 + 7 w_2) / 16, statistics of batches too; targets stay with clients."""
+    method = tiny_method(tiny_config(name, {"model": {"norm": "batch"}, "training": {"batch_size": 4}}))
+    server = method.init_server(Context(0))
+    found, updates = Accumulator(method.shares, AggregationConfig()), []
+    for client in (0, 1):
+        ctx = Context(0, 0, "train", client)
+        data = tiny_clients(labels=False).client_data(client, torch.device("cpu"))
+        update, _ = method.client_step(method.build_networks(), method.broadcast(server, ctx), Payload(), data, ctx)
+        found.add(update)
+        updates.append(update)
+    assert [update.weight for update in updates] == [9, 7]
+    averaged = method.server_step(server, found.finish(server.groups), Context(0, 0, "train"))
+    assert set(updates[0].payload.groups) == set(averaged.groups) == set(ONLINE)
+    for part in ONLINE:
+        first, second = (update.payload.groups[part] for update in updates)
+        assert part != "encoder" or any(key.endswith("running_var") for key in first)
+        for key, tensor in averaged.groups[part].items():
+            torch.testing.assert_close(tensor, (9 * first[key] + 7 * second[key]) / 16, rtol=1e-4, atol=1e-6)
 
 
 def _moved(server: Payload, by: float) -> Payload:

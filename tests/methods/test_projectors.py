@@ -24,7 +24,7 @@ PROJECTORS = {
     "fedmcc": "instance_head",
     "fedu": "projector",
     "mcc": "instance_head",
-    "orchestra": "target_projector",
+    "orchestra": "projector",
     "rotpred": "projector",
     "semifed": None,
     "simclr": "projector",
@@ -34,8 +34,8 @@ PROJECTORS = {
 }
 OPTIONS = {
     "cfcl": ({"loss": "simclr"}, "projector"),
-    "orchestra": ({"evaluate": "online"}, "projector"),
-    "fedmcc": ({"aggregate_target": True}, "instance_head"),
+    "orchestra": ({"evaluate": "target"}, "target_projector"),
+    "fedmcc": ({"target": "average"}, "instance_head"),
     "simsiam": ({"projector": "two-layer"}, "projector"),
 }
 

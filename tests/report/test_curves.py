@@ -44,7 +44,7 @@ def test_counts_that_never_change_are_facts_and_no_charts() -> None:
     assert [chart["title"] for chart in charts] == ["Communication", "Mixing of clusters"]
     assert same["pairs"] == [
         ["smallest cluster", "2 samples. Behind a centroid that left a client; mean over clients."],
-        ["global clusters", "39 clusters."],
+        ["centroids", "39 centroids."],
         ["stage", "1."],
     ]
 

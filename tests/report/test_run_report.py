@@ -134,6 +134,7 @@ def test_runs_in_every_state_have_a_page(clustered: Path, tmp_path: Path) -> Non
     assert stopped["status"] == "interrupted"
     assert "Continue it with 'unisono resume" in stopped["sections"][0]["blocks"][0]["text"]
     shutil.rmtree(path / "report")
+    (path / "gallery.html").unlink()
     for file in path.glob("*.json*"):
         file.unlink()
     bare = run_document(directory)

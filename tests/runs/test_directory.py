@@ -142,7 +142,7 @@ def test_damaged_json_is_explained(directory: RunDirectory) -> None:
     directory.write_json("run_info.json", {"a": 1})
     assert directory.read_json("run_info.json") == {"a": 1}
     (directory.path / "run_info.json").write_text('{"a": ')
-    with pytest.raises(UserError, match=r"run_info\.json is missing or damaged"):
+    with pytest.raises(UserError, match=r"run_info\.json is not as it was written \(its checksum is wrong\)"):
         directory.read_json("run_info.json")
 
 

@@ -189,6 +189,13 @@ def test_curves_over_a_second_axis(tmp_path: Path) -> None:
     assert ["modelled time [s]" in study_report(results, "") for results in (once, twice)] == [False, True]
 
 
+def test_lines_of_two_panels(tmp_path: Path) -> None:
+    """Settings of a panel have an axis of their own: as many rows again, with names that do not repeat the panel's."""
+    once, twice = make(tmp_path, STUDY), make(tmp_path, STUDY.replace("value = ", 'panel = "CIFAR-100"\nvalue = ', 1))
+    heights = [float(re.findall(rb'height="([0-9.]+)pt"', draw_study(results)["svg"])[0]) for results in (once, twice)]
+    assert heights[1] == 2 * heights[0]
+
+
 @pytest.mark.parametrize(("plot", "size"), [("scatter", (614, 461)), ("line", (1080, 1012))])
 def test_the_figure_is_inside_the_page(tmp_path: Path, plot: str, size: tuple[int, int]) -> None:
     text = re.sub("(?m)^value = .*$", "", STUDY).replace('plot = "line"', f'plot = "{plot}"')

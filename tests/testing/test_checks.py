@@ -24,7 +24,7 @@ SENTENCES = {
     "loss": 'Loss.loss returned a tuple; return a scalar tensor, or a dict with a scalar "loss".',
     "training_changes_the_server": "three rounds left the server state as it was",
     "shares": "shares declares secrets, and no client sent that",
-    "inputs_are_read_only": "client_step wrote into received",
+    "inputs_are_read_only": "client_step wrote into encoder/1.bias of received",
     "messages_as_bytes": "the update is another when the step is repeated",
     "client_isolation": "the update is another on fresh networks; load every network",
     "global_randomness": "client_step drew from the global generator of torch",

@@ -48,6 +48,10 @@ class MethodError(UserError):
     """The code of a method is at fault, for every client alike; it ends the run."""
 
 
+class DivergedError(ValueError):
+    """A value of an update that is not finite or beyond all scale: training has diverged, or a client lies."""
+
+
 def describe(error: BaseException) -> str:
     """Return kind and text of an error in one line; also of one whose text cannot be had."""
     try:
@@ -74,6 +78,11 @@ class ClientError(Exception):
         self.client_id = client_id
         self.reason = reason
         self.details = details
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the client's training diverged, as far as its reason tells."""
+        return self.reason.startswith(DivergedError.__name__)
 
     def __str__(self) -> str:
         return f"round {self.round + 1}, phase {self.phase}, client {self.client_id}: {self.reason}"

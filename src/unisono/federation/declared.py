@@ -10,7 +10,7 @@ from pydantic import Field
 
 from unisono.core.config import Section
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import DivergedError, UserError
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.core.wire import lay_out
@@ -110,7 +110,7 @@ def _check_shapes(group: str, tensors: Tensors, expected: Tensors) -> None:
 
 
 def check_finite(payload: Payload, largest: float = math.inf) -> None:
-    """Raise a ValueError that names the first tensor with a value that is not finite, or larger than allowed."""
+    """Raise a DivergedError that names the first tensor with a value that is not finite, or larger than allowed."""
     floats = [(name, tensor) for name, tensor in payload.tensors() if tensor.is_floating_point() and tensor.numel()]
     if not floats:
         return
@@ -119,6 +119,6 @@ def check_finite(payload: Payload, largest: float = math.inf) -> None:
     if not bool((torch.isfinite(peaks) & (peaks <= largest)).all()):
         for (name, _), peak in zip(floats, peaks.tolist(), strict=True):
             if not math.isfinite(peak):
-                raise ValueError(f"{name} holds a value that is not finite")
+                raise DivergedError(f"{name} holds a value that is not finite")
             if peak > largest:
-                raise ValueError(f"{name} holds a value of {peak:.2g}, and {largest:.0g} is the most")
+                raise DivergedError(f"{name} holds a value of {peak:.2g}, and {largest:.0g} is the most")

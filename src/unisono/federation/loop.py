@@ -286,7 +286,10 @@ class RoundLoop:
             for callback in callbacks:
                 callback.on_client_failure(failure)
         if phase_result.failures and self.config.federation.strict:
-            raise phase_result.failures[0]
+            first = phase_result.failures[0]
+            if first.has_diverged:
+                raise UserError(f"Training has diverged: {first}; lower the learning rate.")
+            raise first
         for client, local in sorted(phase_result.locals.items()):
             self.store.stage(client, local)
         record.num_asked += len(clients)

@@ -12,7 +12,7 @@ from unisono.studies.correlation import correlation, pairs_of
 from unisono.studies.history import AXES, in_percent, logged_name
 from unisono.studies.mean_curve import mean_curve
 from unisono.studies.results import Results
-from unisono.studies.study import UNTRAINED
+from unisono.studies.study import UNTRAINED, SettingConfig
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -157,28 +157,35 @@ def _bars(results: Results, metric: str, variant: str, paper: bool) -> list[tupl
 
 def _draw_line(figure: Figure, results: Results) -> None:
     study = results.study
-    numbers = [setting.value for setting in study.settings]
+    panels = dict.fromkeys(setting.panel for setting in study.settings)
+    rows = [(metric, panel) for metric in study.config.metrics for panel in panels]
+    for row, (metric, panel) in enumerate(rows):
+        settings = [setting for setting in study.settings if setting.panel == panel]
+        for axes, paper in _panels(figure, results, metric, row, len(rows)):
+            _draw_lines(axes, results, metric, settings, paper)
+            _finish(axes, study.config.axis_label, ": ".join(filter(None, [panel, axis_name(metric)])))
+
+
+def _draw_lines(axes: Axes, results: Results, metric: str, settings: Sequence[SettingConfig], paper: bool) -> None:
+    """Draw a line for every variant over these settings, by their values or side by side."""
+    study, names = results.study, [setting.name for setting in settings]
+    numbers = [setting.value for setting in settings]
     numeric = all(value is not None for value in numbers)
     places: Sequence[Any] = numbers if numeric else range(len(numbers))
     log = study.config.log_axis and numeric
     middle = (len(study.row_names) - 1) / 2
-    for row, metric in enumerate(study.config.metrics):
-        for axes, paper in _panels(figure, results, metric, row, len(study.config.metrics)):
-            for number, variant in enumerate(study.row_names):
-                points = [_point(results, metric, variant, setting, paper) for setting in study.setting_names]
-                own = places if paper else moved(places, ASIDE * (number - middle), log)
-                found = [(place, *point) for place, point in zip(own, points, strict=True) if point[0] is not None]
-                if found:
-                    x, y, error = zip(*sorted(found), strict=True)
-                    axes.errorbar(
-                        x, y, error, color=_colour(number, variant), label=variant, capsize=3, **_style(number, variant)
-                    )
-            if log:
-                axes.set_xscale("log")
-            if not numeric or len(numbers) <= 8:
-                axes.set_xticks(places, study.setting_names)
-                axes.minorticks_off()
-            _finish(axes, study.config.axis_label, axis_name(metric))
+    for number, variant in enumerate(study.row_names):
+        points = [_point(results, metric, variant, name, paper) for name in names]
+        own = places if paper else moved(places, ASIDE * (number - middle), log)
+        found = [(place, *point) for place, point in zip(own, points, strict=True) if point[0] is not None]
+        if found:
+            x, y, error = zip(*sorted(found), strict=True)
+            axes.errorbar(x, y, error, color=_colour(number, variant), label=variant, capsize=3, **_style(number, variant))
+    if log:
+        axes.set_xscale("log")
+    if not numeric or len(numbers) <= 8:
+        axes.set_xticks(places, [name.removeprefix(f"{settings[0].panel}, ") for name in names])
+        axes.minorticks_off()
 
 
 def _draw_curves(figure: Figure, results: Results) -> None:

@@ -66,6 +66,7 @@ class SettingConfig(ChoiceConfig):
     """A column of the table or a place on the figure's axis: ``[[setting]]``."""
 
     value: float | None = Field(None, description="its place on the axis of a figure")
+    panel: str = Field("", description="line: settings with the same word share a panel of the figure")
 
 
 class OverrideConfig(Section):
