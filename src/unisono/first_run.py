@@ -33,7 +33,7 @@ LONG = 1.3
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Wanted:
     """What the user asked for.
 
     Args:
@@ -82,22 +82,22 @@ class Plan:
         return "\n".join(lines) + "\n"
 
 
-def plan(found: OwnImages, wishes: Wishes) -> Plan:
+def plan(found: OwnImages, wanted: Wanted) -> Plan:
     """Return a run that fits the images and the machine; reads all images.
 
     Args:
         found: the folder, looked at.
-        wishes: what the user asked for.
+        wanted: what the user asked for.
     """
-    if wishes.minutes <= 0:
-        raise UserError(f"--minutes must be above 0, got {wishes.minutes:g}.")
-    recipe, reasons = _choose(found, wishes)
+    if wanted.minutes <= 0:
+        raise UserError(f"--minutes must be above 0, got {wanted.minutes:g}.")
+    recipe, reasons = _choose(found, wanted)
     config = _config(recipe)
     dataset = load_dataset(config.data)
     # One round of one pass is timed; the number of passes follows from it.
     once = merge(recipe, {"training": {"local_epochs": 1}, "federation": {"rounds": 1}})
     seconds = estimate_seconds(Experiment.prepare(_config(once), dataset))
-    passes = MOST_PASSES if seconds is None else wishes.minutes * 60 / max(seconds, 1e-3)
+    passes = MOST_PASSES if seconds is None else wanted.minutes * 60 / max(seconds, 1e-3)
     passes = min(MOST_PASSES, max(FEWEST_PASSES, passes))
     rounds = max(3, round(math.sqrt(PASSES_PER_ROUND_SQUARED * passes)))
     epochs = max(1, round(passes / rounds))
@@ -131,14 +131,14 @@ def free_name(directory: Path, name: str) -> str:
     return found
 
 
-def _choose(found: OwnImages, wishes: Wishes) -> tuple[Tree, dict[str, str]]:
+def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
     """Return the recipe without its length, and reasons."""
     on_gpu = torch.cuda.is_available()
     side = found.short_side
     largest = SIZE_ON_GPU if on_gpu else SIZE_ON_CPU
     size = min(side, largest)
     grey = found.channels == 1
-    layout, partition, split = _layout(found, wishes)
+    layout, partition, split = _layout(found, wanted)
     squeeze = found.stretch > LONG
     held_out = "the images below test/ are held out" if found.apart else "no image is held out: all are learnt from"
     num_clients = partition.get("num_clients", len(found.sites))
@@ -155,7 +155,7 @@ def _choose(found: OwnImages, wishes: Wishes) -> tuple[Tree, dict[str, str]]:
     recipe: Tree = {
         "format": 1,
         "recipe": {"title": f"First run on the images in {found.root.absolute().name}"},
-        "method": {"name": wishes.method},
+        "method": {"name": wanted.method},
         "data": data,
         "partition": partition,
         "cohort": {"size": min(COHORT, num_clients)},
@@ -164,9 +164,9 @@ def _choose(found: OwnImages, wishes: Wishes) -> tuple[Tree, dict[str, str]]:
         "training": {"batch_size": _batch_size(found), "learning_rate": LEARNING_RATE, "local_epochs": 1},
         "federation": {"rounds": 1},
         "evaluation": {"probe_every": 0},
-        "run": {"name": wishes.name},
+        "run": {"name": wanted.name},
     }
-    if wishes.method != "simclr":
+    if wanted.method != "simclr":
         del recipe["views"]
     fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
     reasons = {
@@ -185,22 +185,22 @@ def _choose(found: OwnImages, wishes: Wishes) -> tuple[Tree, dict[str, str]]:
     return recipe, reasons
 
 
-def _layout(found: OwnImages, wishes: Wishes) -> tuple[str, dict[str, Any], str]:
+def _layout(found: OwnImages, wanted: Wanted) -> tuple[str, dict[str, Any], str]:
     """Return data.layout, the table [partition] and a sentence about it."""
-    depth, wanted = found.depth, wishes.clients
+    depth, wanted = found.depth, wanted.clients
     if wanted is not None and wanted < 1:
         raise UserError(f"--clients must be at least 1, got {wanted}.")
-    if wishes.labels and depth == 0:
+    if wanted.labels and depth == 0:
         raise UserError(f"--labels needs a folder per class, and the images of {found.root} lie in no folder.")
-    one_folder = depth == 0 or (len(found.sites) == 1 and not wishes.labels) or (wishes.labels and depth == 1)
+    one_folder = depth == 0 or (len(found.sites) == 1 and not wanted.labels) or (wanted.labels and depth == 1)
     if not one_folder:
         if wanted is not None:
             raise UserError(
                 f"--clients splits a single folder, and {found.root} holds {len(found.sites)}, one client each; leave it out."
             )
-        layout = "clients/classes" if wishes.labels else "clients"
+        layout = "clients/classes" if wanted.labels else "clients"
         return layout, {"scheme": "natural"}, "one client per folder"
-    layout = "classes" if wishes.labels else "flat"
+    layout = "classes" if wanted.labels else "flat"
     number = wanted or 1
     if number > len(found.readable) // 2:
         raise UserError(f"--clients {number} is too many for {len(found.readable)} images; give each client two at least.")

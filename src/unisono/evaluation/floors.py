@@ -35,7 +35,13 @@ MEASURED = tuple(name for name in get_args(ProbeName) if name not in FRACTIONS a
 """Probes that floors have; fine-tuning needs a network that can be trained."""
 JUDGED = ("linear", "knn", "labels-10")
 """Numbers by which a run is said to be above or below a floor."""
-CLUSTER_SCORES = {"kmeans-accuracy": "cluster-accuracy", "kmeans-nmi": "nmi", "kmeans-ari": "ari"}
+CLUSTER_SCORES = {
+    "kmeans-accuracy": "cluster-accuracy",
+    "kmeans-nmi": "nmi",
+    "kmeans-ari": "ari",
+    "kmeans-agreement": "cluster-agreement",
+    "kmeans-balance": "cluster-balance",
+}
 """Numbers of k-means, and the numbers of a method's own clusters that they are compared with."""
 MOST_VALUES = 4096
 """Values of a sample that a floor looks at; larger samples are averaged down to them."""
@@ -113,7 +119,7 @@ def measure_floors(
         untrained_projector: the projector before the first round, where the method has one.
     """
     wanted = chosen_probes(config, data.has_labels, clusters, data.held_out)
-    probes = [name for name in MEASURED if name in wanted]
+    probes = [name for name in MEASURED if name in wanted and (name != "unlabelled" or views is not None)]
     if "clusters" in wanted and "kmeans" not in probes and (data.has_labels or config.kmeans_clusters is not None):
         probes.append("kmeans")
     if not probes or not len(data.train_samples):

@@ -1,4 +1,4 @@
-"""What the numbers of the probe ``unlabelled`` say about a run, in sentences."""
+"""Sentences about a run, from the numbers of the probe ``unlabelled``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from unisono.evaluation.floors import FLOORS, PCA, PIXELS
 
 Scores = Mapping[str, float]
 AGREEMENT = "view-agreement"
-NUMBERS = (AGREEMENT, "effective-rank", "mean-cosine", "own-site", "kmeans-agreement", "kmeans-stability", "kmeans-balance")
+NUMBERS = (
+    AGREEMENT,
+    "effective-rank",
+    "mean-cosine",
+    "own-site",
+    "cluster-agreement",
+    "stability",
+    "cluster-balance",
+    "kmeans-agreement",
+    "kmeans-stability",
+    "kmeans-balance",
+)
 """Columns of the table beside the floors."""
 MARGIN = 0.02
 """Share of samples by which views must find each other more often than by any floor."""
@@ -92,8 +103,9 @@ def _site(probes: Scores, floors: Mapping[str, Scores]) -> tuple[str, str]:
     if own < pixels + SITE_MARGIN:
         return fact, ""
     return "", (
-        f"The encoder has learnt to tell the sites apart far better than pixels do: {fact[0].lower()}{fact[1:-1]}; either the "
-        "sites show different things, or it looks at their cameras: strengthen the views of brightness, colour and blur (views)."
+        f"The encoder has learnt to tell the sites apart far better than pixels do: {fact[0].lower()}{fact[1:-1]}; either "
+        "the sites show different things, or it looks at their cameras: strengthen the views of brightness, colour and blur "
+        "(views)."
     )
 
 
@@ -113,6 +125,7 @@ def _clusters(probes: Scores) -> list[str]:
         found.append(f"{whose} are empty but for a few (balance {balance:.2f} of 1); choose fewer of them, or {REMEDIES}.")
     if stability is not None and stability < LEAST_STABILITY:
         found.append(
-            f"{whose} still change from round to round (adjusted Rand index {stability:.2f}, where 1 is no change); train longer."
+            f"{whose} still change from round to round (adjusted Rand index {stability:.2f}, where 1 is no change); train "
+            "longer."
         )
     return found

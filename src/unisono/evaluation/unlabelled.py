@@ -1,4 +1,4 @@
-"""Whether something was learnt, without labels: the probe ``unlabelled``; pixels and untrained weights have the same numbers.
+"""Tell without labels if something was learnt: the probe ``unlabelled``; pixels and untrained weights have the same numbers.
 
 - ``view-agreement``: share of samples whose two views are nearest to each other among the views of all samples.
 - ``effective-rank``: exp of the entropy of the singular values of the centred directions (Roy and Vetterli, "The effective

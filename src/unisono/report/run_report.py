@@ -30,8 +30,8 @@ from unisono.runs.files import write_atomically
 FILE = "report.html"
 MOST_NOTES = 50
 TABLE_NOTE = (
-    "Shares of 1, but for the rank. Views that find each other, a rank and an agreement of clusters above the floors are good; a "
-    "mean cosine near 1 is a collapse; own-site is the share of neighbours from the same site."
+    "Shares of 1, but for the rank. Views that find each other, a rank and an agreement of clusters above the floors are "
+    "good; a mean cosine near 1 is a collapse; own-site is the share of neighbours from the same site."
 )
 Projection = Literal["auto", "tsne", "pca"]
 
