@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,7 +74,7 @@ def start(
     summarise(finished, quiet=False, json=False)
     query = next(file for file, head in zip(found.files, found.heads, strict=True) if head is not None)
     console.print("\nNext:")
-    for command in (f"neighbors {planned.path} {query}", f"duplicates {planned.path}", f"outliers {planned.path}"):
+    for command in (f"neighbors {planned.path} {shlex.quote(str(query))}", f"duplicates {planned.path}", f"outliers {planned.path}"):
         console.print(f"  unisono {command}", soft_wrap=True)
 
 
