@@ -11,14 +11,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from unisono.deploy.directories import CLIENT_FILE, SERVER_FILE, ClientDirectory, ServerDirectory, config_text
+from unisono.core.config import make_section, merge
+from unisono.deploy.directories import CLIENT_FILE, SERVER_FILE, ClientConfig, ClientDirectory, ServerDirectory, write_config
 from unisono.deploy.init import create_federation
 from unisono.deploy.runs import node_table
 
@@ -28,6 +29,21 @@ SMALL = (
     "model.width=0.125", "training.batch_size=16", "training.local_epochs=1", "evaluation.probe_every=0",
     "engine.client_timeout=60",
 )  # fmt: skip
+
+TOLERANT: dict[str, Any] = {
+    "allow": {"metrics": ["all"]},
+    "require": {"min_samples": 1, "statistics": "exact", "own_randomness": False},
+    "bounds": {"min_batch_size": 2, "min_drawn": 2},
+    "peers": {"max_points": 10_000},
+    "log": {"errors": "short"},
+}
+"""A policy for small samples. With the run's seed as the source of randomness, results can be compared with other engines'."""
+
+
+def configured(config: ClientConfig, values: Mapping[str, Any]) -> ClientConfig:
+    """The config with these values, and tolerant where they are silent."""
+    whole = merge(merge(config.model_dump(mode="json"), TOLERANT), values)
+    return make_section(ClientConfig, whole, "client")
 
 
 class RunningFederation:
@@ -50,20 +66,15 @@ class RunningFederation:
         for number, path in enumerate(self.clients):
             own = ClientDirectory.open(path).config
             data = write_samples(root / f"data-{number}", number)
-            values = {
-                "port": ports[number + 1],
-                "share_data": True,
-                "own_randomness": False,
-                "data": str(data),
-                "poll_interval": 0.5,
-            }
-            (path / CLIENT_FILE).write_text(config_text(own.model_copy(update=values)))
+            tables = {"allow": {"reveals": ["parameters", "statistics", "data"]}, "peers": {"exchange": [0, 1, 2]}}
+            values = {"port": ports[number + 1], "data": str(data), "poll_interval": 0.5, **tables}
+            write_config(path / CLIENT_FILE, configured(own, values))
         self.hostile = hostile
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def configure_server(self, **options: Any) -> None:
         config = self.server.config.model_copy(update=options)
-        (self.server.path / SERVER_FILE).write_text(config_text(config))
+        write_config(self.server.path / SERVER_FILE, config)
         self.server = ServerDirectory.open(self.path)
 
     def start(self) -> None:

@@ -17,16 +17,16 @@ pytest.importorskip("flwr")
 from flwr.app import Context as FlowerContext
 from flwr.app import Message, RecordDict
 
-from tests.deploy.running import write_samples
+from tests.deploy.running import configured, write_samples
 from tests.engines.flower.grid import InstantGrid
 from unisono.config import Config, resolve
-from unisono.core.config import merge
+from unisono.core.config import make_section, merge
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.method import RunInfo
 from unisono.core.payload import Payload
 from unisono.deploy.client import DeployedClient
-from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, config_text
+from unisono.deploy.directories import CLIENT_FILE, ClientConfig, ClientDirectory, write_config
 from unisono.deploy.init import create_federation
 from unisono.deploy.sealing import is_sealed
 from unisono.deploy.server import public_tree
@@ -67,6 +67,9 @@ EXCHANGE = {
 }  # fmt: skip
 
 
+SHARING: dict[str, Any] = {
+    "allow": {"reveals": ["parameters", "statistics", "data"]}, "peers": {"exchange": list(range(NUM_CLIENTS))}
+}  # fmt: skip
 GROUP_NORM = {"model": {"norm": "group"}}
 
 
@@ -95,17 +98,15 @@ class Clients:
             path = root / "federation" / f"client-{number}"
             config = ClientDirectory.open(path).config
             data = str(write_samples(root / f"data-{number}", number))
-            # With the run's seed as the source of randomness, results can be compared with those of other engines.
-            values = {"data": data, "device": "cpu", "own_randomness": False, **options}
-            (path / CLIENT_FILE).write_text(config_text(config.model_copy(update=values)))
+            write_config(path / CLIENT_FILE, configured(config, {"data": data, "device": "cpu", **options}))
             self.directories.append(ClientDirectory.open(path))
         self.handlers = [DeployedClient(directory) for directory in self.directories]
         self.seen: list[RecordDict] = []
 
     def restart(self, number: int, **options: Any) -> None:
         path = self.directories[number].path
-        config = ClientDirectory.open(path).config.model_copy(update=options)
-        (path / CLIENT_FILE).write_text(config_text(config))
+        whole = merge(ClientDirectory.open(path).config.model_dump(mode="json"), options)
+        write_config(path / CLIENT_FILE, make_section(ClientConfig, whole, "client"))
         self.directories[number] = ClientDirectory.open(path)
         self.handlers[number] = DeployedClient(self.directories[number])
 
@@ -169,7 +170,7 @@ def request(run: Run, client_id: int = 0) -> Request:
 def test_a_client_tells_size_shape_and_statistics_and_nothing_else(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     told = clients.handlers[1].describe(question(SIMPLE))
-    assert set(told) == {"client", "version", "samples", "shape", "mean", "std"}
+    assert set(told) == {"client", "version", "samples", "shape", "mean", "std", "policy", "ledger"}
     samples = np.load(tmp_path / "data-1" / "samples.npz")["x"]
     assert (told["client"], told["samples"], told["shape"]) == (1, len(samples), [1, 8, 8])
     assert told["mean"] == pytest.approx([samples.mean() / 255])
@@ -177,7 +178,7 @@ def test_a_client_tells_size_shape_and_statistics_and_nothing_else(tmp_path: Pat
 
 def test_what_the_owner_has_not_agreed_to_does_not_happen(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
-    with pytest.raises(UserError, match="share_data"):
+    with pytest.raises(UserError, match=r"allow\.reveals lacks 'data'"):
         clients.handlers[0].describe(question(EXCHANGE))
     foreign = {**question(SIMPLE), "config": {"method": {"name": "os:system"}}}
     with pytest.raises(UserError, match=r"'os:system', which client\.toml does not list"):
@@ -194,7 +195,7 @@ def test_what_the_owner_has_not_agreed_to_does_not_happen(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="below the quorum"):
         run.go()
     assert {failure.client_id for failure in run.failures} == set(range(NUM_CLIENTS))
-    assert all("share_data" in failure.reason for failure in run.failures)
+    assert all("policy:allow.reveals" in failure.reason for failure in run.failures)
     assert clients.seen
     assert all("update" not in content for content in clients.seen)
 
@@ -207,7 +208,7 @@ def test_views_of_a_file_run_only_if_they_are_listed(tmp_path: Path) -> None:
     asked = {**question(SIMPLE), "config": merge(SIMPLE, {"views": {"preset": name}})}
     with pytest.raises(UserError, match=r"spying_views.py:views', which client\.toml does not list"):
         clients.handlers[0].describe(asked)
-    clients.restart(0, allowed_code=(name,))
+    clients.restart(0, allow={"code": [name]})
     with pytest.raises(SystemExit, match="it ran"):
         clients.handlers[0].describe(asked)
     file.write_text("def views(batch, generator):\n    return batch.flip(-1)\n")
@@ -232,7 +233,7 @@ def test_samples_of_another_shape_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_points_travel_sealed_and_no_sample_is_in_what_the_server_sees(tmp_path: Path) -> None:
-    clients = Clients(tmp_path, share_data=True)
+    clients = Clients(tmp_path, **SHARING)
     run = Run(clients, EXCHANGE)
     state = run.go()
     assert run.failures == []
@@ -249,7 +250,7 @@ def test_an_exchange_through_the_server_has_the_bits_of_one_without_walls(tmp_pa
     from unisono.engines.shards import WorkerSetup
     from unisono.federation import client_turn
 
-    clients = Clients(tmp_path, share_data=True)
+    clients = Clients(tmp_path, **SHARING)
     run = Run(clients, EXCHANGE)
     found = run.go()
     parts = [load_client_data(directory, run.config.data).samples for directory in clients.directories]
@@ -267,7 +268,7 @@ def test_an_exchange_through_the_server_has_the_bits_of_one_without_walls(tmp_pa
 
 
 def test_points_that_nobody_sealed_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clients = Clients(tmp_path, share_data=True)
+    clients = Clients(tmp_path, **SHARING)
     run = Run(clients, EXCHANGE)
     routed = Payload({"offers": {"1>0.points": torch.zeros(2, 1, 16, 16, dtype=torch.uint8), "1>0.rows": torch.arange(2)}})
     asked = Request(0, 0, "train", 0, run.run_spec, routed=routed)
@@ -340,7 +341,7 @@ def _with(asked: Request, extra: Mapping[str, Any]) -> Request:
 def test_a_missing_client_makes_the_sum_nobodys(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}, "federation": {"quorum": 0.1}}), secure=True)
-    clients.restart(2, allowed_code=())
+    clients.restart(2, labels={})
     clients.handlers[2].answer = _fail  # type: ignore[method-assign]
     with pytest.raises(UserError, match="below the quorum"):
         run.go()
@@ -354,16 +355,16 @@ def _fail(request: Request) -> Any:
 def test_a_budget_ends_a_clients_part(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     once, twice = (UserLevelAccountant(3.0, 1e-5, "none", 1, 1).epsilon(number) for number in (1, 2))
-    clients = Clients(tmp_path, max_epsilon=(once + twice) / 2, clip_norm=1.0, noise_multiplier=3.0)
+    clients = Clients(tmp_path, budget={"max_epsilon": (once + twice) / 2, "clip_norm": 1.0, "noise_multiplier": 3.0})
     asked = request(Run(clients, merge(SIMPLE, GROUP_NORM)))
     clients.handlers[0].answer(asked)
     clients.restart(0)
-    with pytest.raises(ClientError, match="budget is spent"):
+    with pytest.raises(ClientError, match=r"policy:budget\.max_epsilon"):
         clients.handlers[0].answer(replace(asked, round=1))
 
 
 def test_an_update_is_clipped_and_noisy_as_the_owner_wants_it(tmp_path: Path) -> None:
-    clients = Clients(tmp_path, clip_norm=1e-3)
+    clients = Clients(tmp_path, budget={"clip_norm": 1e-3})
     asked = request(Run(clients, merge(SIMPLE, GROUP_NORM)))
     start = asked.broadcast.flatten()
 
@@ -372,15 +373,17 @@ def test_an_update_is_clipped_and_noisy_as_the_owner_wants_it(tmp_path: Path) ->
         return torch.cat([(sent[name] - start[name]).flatten() for name in sent if sent[name].is_floating_point()])
 
     assert float(moved(0).norm()) == pytest.approx(1e-3, rel=1e-2)
-    clients.restart(1, noise_multiplier=100.0)
+    clients.restart(1, budget={"noise_multiplier": 100.0})
     noisy = moved(1)
     # The noise has no seed: six standard errors of a deviation.
     assert float(noisy.std()) == pytest.approx(0.1, rel=6 / (2 * len(noisy)) ** 0.5)
 
 
 def test_noise_on_the_statistics_of_batchnorm_is_refused(tmp_path: Path) -> None:
-    clients = Clients(tmp_path, clip_norm=1.0, noise_multiplier=1.0)
-    with pytest.raises(ClientError, match=r"refused: this client adds noise.*set model\.norm = 'group'"):
+    clients = Clients(tmp_path, budget={"clip_norm": 1.0, "noise_multiplier": 1.0})
+    with pytest.raises(
+        ClientError, match=r"refused: policy:budget.noise_multiplier: this client adds noise.*set model\.norm = 'group'"
+    ):
         clients.handlers[0].answer(request(Run(clients, SIMPLE)))
 
 

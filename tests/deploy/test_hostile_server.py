@@ -14,8 +14,20 @@ import torch
 
 pytest.importorskip("flwr")
 
+from tests.attacks import attack
 from tests.core.test_registry import install
-from tests.deploy.test_client import EXCHANGE, GROUP_NORM, NUM_CLIENTS, RUN_INFO, SIMPLE, Clients, Run, question, request
+from tests.deploy.test_client import (
+    EXCHANGE,
+    GROUP_NORM,
+    NUM_CLIENTS,
+    RUN_INFO,
+    SHARING,
+    SIMPLE,
+    Clients,
+    Run,
+    question,
+    request,
+)
 from unisono.core.config import merge
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
@@ -43,6 +55,7 @@ def kmeans_request(run: Run, centroids: torch.Tensor, phase: str = "assign", rou
     return Request(0, round, phase, 0, run.run_spec, run.method.broadcast(server, Context(0, round, phase)))
 
 
+@attack("A1", "Asks k-means for as many clusters as there are samples", "no mean of fewer than 10 samples leaves")
 def test_statistics_of_one_sample_do_not_leave(tmp_path: Path) -> None:
     """As many clusters as samples, none too small: every centroid would be a sample."""
     clients = Clients(tmp_path)
@@ -53,10 +66,11 @@ def test_statistics_of_one_sample_do_not_leave(tmp_path: Path) -> None:
     assert len(seeds["counts"]) <= 4
 
 
+@attack("A2", "Asks twice for sums over clusters that differ by one sample", "refused unless the sums are masked")
 def test_sums_of_clusters_leave_masked_or_not_at_all(tmp_path: Path) -> None:
     """A floor alone does not help: two sums whose clusters differ by one sample give that sample."""
     clients = Clients(tmp_path)
-    with pytest.raises(ClientError, match="refused: group 'totals' holds sums over samples"):
+    with pytest.raises(ClientError, match="group 'totals' holds sums over samples"):
         clients.handlers[0].answer(kmeans_request(Run(clients, KMEANS), torch.zeros(2, 64)))
     clients = Clients(tmp_path / "masked")
     run = Run(clients, merge(KMEANS, SECURE), secure=True)
@@ -68,6 +82,7 @@ def test_sums_of_clusters_leave_masked_or_not_at_all(tmp_path: Path) -> None:
     assert all(tensor.dtype == torch.int64 for tensor in tensors)
 
 
+@attack("A3", "Reads the totals of k-means in a secure sum", "they are masked")
 def test_masked_kmeans_has_the_centroids_of_plain_kmeans(tmp_path: Path) -> None:
     from tests.deploy.test_client import as_run_info
     from unisono.deploy.negotiation import load_client_data
@@ -101,6 +116,11 @@ def test_masked_kmeans_has_the_centroids_of_plain_kmeans(tmp_path: Path) -> None
     )
 
 
+@attack(
+    "A4",
+    "Runs a phase whose broadcast has groups that no update carries, under masks",
+    "what leaves is masked, and the head learns",
+)
 def test_the_second_stage_of_fedmcc_learns_under_masks(tmp_path: Path) -> None:
     """The broadcast has the encoder, which no update carries: all clients once sent zeros."""
     clients = Clients(tmp_path)
@@ -112,6 +132,7 @@ def test_the_second_stage_of_fedmcc_learns_under_masks(tmp_path: Path) -> None:
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+@attack("A5", "Sends a model to one client alone, so that it is not masked", "refused")
 def test_a_model_sent_to_one_client_alone_is_refused_under_masks(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     run = Run(clients, merge(SIMPLE, SECURE))
@@ -120,6 +141,7 @@ def test_a_model_sent_to_one_client_alone_is_refused_under_masks(tmp_path: Path)
         clients.handlers[0].answer(replace(asked, routed=asked.broadcast, broadcast=Payload()))
 
 
+@attack("A7", "Asks clients of one sum with two models or two recipes", "their masks do not cancel")
 @pytest.mark.parametrize("attack", ["another recipe", "another model"])
 def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: Path, attack: str) -> None:
     clients = Clients(tmp_path)
@@ -137,6 +159,7 @@ def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: 
     assert min(float(tensor.double().abs().mean()) for tensor in large) > 2.0**55
 
 
+@attack("A16", "Changes recipe or seed from request to request within a run", "refused")
 def test_one_run_has_one_recipe_and_one_seed(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = request(Run(clients, SIMPLE))
@@ -150,15 +173,17 @@ def test_one_run_has_one_recipe_and_one_seed(tmp_path: Path) -> None:
         clients.handlers[0].answer(replace(asked, seed=1, round=1))
 
 
+@attack("A10", "Asks for the same round again and again", "refused")
 def test_the_same_round_is_not_answered_again_and_again(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = request(Run(clients, SIMPLE))
-    for _ in range(4):
+    for _ in range(3):
         clients.handlers[0].answer(asked)
-    with pytest.raises(ClientError, match="asked for 4 times already"):
+    with pytest.raises(ClientError, match="asked for 3 times already"):
         clients.handlers[0].answer(asked)
 
 
+@attack("A14", "Asks for scores in the name of another client, again and again, or to 16 digits", "refused, or rounded")
 def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     asked = request(Run(clients, merge(SIMPLE, {"evaluation": {"max_client_samples": 1}})))
@@ -174,12 +199,13 @@ def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
         clients.handlers[1].evaluate(masked)
 
 
+@attack("A18", "Claims noise that the client has not added, or takes a new run for a new budget", "refused above max_epsilon")
 @pytest.mark.parametrize(
     ("options", "word"), [({}, "set clip_norm and noise_multiplier"), ({"clip_norm": 1.0, "noise_multiplier": 0.5}, "budget")]
 )
 def test_max_epsilon_believes_no_server_and_starts_anew_for_no_run(tmp_path: Path, options: Any, word: str) -> None:
     pytest.importorskip("dp_accounting")
-    clients = Clients(tmp_path, max_epsilon=8.0, **options)
+    clients = Clients(tmp_path, budget={"max_epsilon": 8.0, **options})
     claims = {"privacy": {"clip_norm": 1e9, "noise_multiplier": 1e6}, "aggregation": {"weighting": "uniform"}, **GROUP_NORM}
     run = Run(clients, merge(SIMPLE, claims))
     reasons = []
@@ -193,6 +219,7 @@ def test_max_epsilon_believes_no_server_and_starts_anew_for_no_run(tmp_path: Pat
     assert all(word in reason for reason in reasons)
 
 
+@attack("A23", "Names a method of an installed plug-in", "refused unless the owner lists it")
 def test_code_of_other_packages_runs_only_if_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "[unisono.methods]\nspy = spying_package:Spy\n", spying_package="raise SystemExit('it ran')")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -207,23 +234,28 @@ def test_code_of_other_packages_runs_only_if_it_is_listed(tmp_path: Path, monkey
     methods._loaded = False
 
 
+@attack("A13", "Reads pixels off the failures of a crafted model", "failures carry a code only, and each is counted")
 def test_failures_tell_nothing_and_are_counted(tmp_path: Path) -> None:
     """A server crafts a model that is not finite if and only if a pixel is bright, and reads the answer off the failure."""
     clients = Clients(tmp_path)
     run = Run(clients, SIMPLE)
     asked = request(run)
-    broken = {name: {key: t * torch.nan if t.is_floating_point() else t for key, t in group.items()}
-              for name, group in asked.broadcast.groups.items()}  # fmt: skip
+    not_finite = {name: {key: t * torch.nan if t.is_floating_point() else t for key, t in group.items()}
+                  for name, group in asked.broadcast.groups.items()}  # fmt: skip
+    with pytest.raises(ClientError, match=r"policy:bounds\.max_weight_abs"):
+        clients.handlers[0].answer(replace(asked, broadcast=Payload(not_finite)))
+    broken = {name: dict(list(group.items())[1:]) for name, group in asked.broadcast.groups.items()}
     for number in range(3):
         with pytest.raises(ClientError, match="its own log says why") as caught:
             clients.handlers[0].answer(replace(asked, broadcast=Payload(broken), round=number))
         assert caught.value.details == ""
     with pytest.raises(ClientError, match="failed 3 times here"):
         clients.handlers[0].answer(replace(asked, round=4))
-    lines = [json.loads(line) for line in (clients.directories[0].states / "ledger.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["train", "failed"] * 3
+    lines = [json.loads(line) for line in (clients.directories[0].path / "ledger.jsonl").read_text().splitlines()]
+    assert [line["result"] for line in lines] == ["intent", "failed"] * 3
 
 
+@attack("A17", "Provokes errors to read paths of the client's machine", "errors name no paths")
 def test_errors_name_no_paths(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     clients.restart(1, data=str(tmp_path / "nowhere"))
@@ -237,17 +269,19 @@ def test_errors_name_no_paths(tmp_path: Path) -> None:
 
 def test_what_a_client_keeps_is_its_own(tmp_path: Path) -> None:
     """Neighbours' samples lie in the states of an exchange."""
-    clients = Clients(tmp_path, share_data=True)
+    clients = Clients(tmp_path, **SHARING)
     Run(clients, EXCHANGE).go(until=1)
     for directory in clients.directories:
         for path in (directory.path, directory.states):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
+@attack("A10", "Computes the client's batches from the run's seed", "the client draws from a secret of its own")
 def test_a_server_cannot_foresee_a_clients_draws(tmp_path: Path) -> None:
     """Its seed would say which samples are in a batch or in a cluster."""
     same = [
-        Clients(tmp_path / name, own_randomness=own) for name, own in (("a", True), ("b", True), ("c", False), ("d", False))
+        Clients(tmp_path / name, require={"own_randomness": own})
+        for name, own in (("a", True), ("b", True), ("c", False), ("d", False))
     ]
     sent = [c.handlers[0].answer(request(Run(c, SIMPLE))).update.payload.flatten() for c in same]
     weights = [torch.cat([tensor.flatten().float() for tensor in tensors.values()]) for tensors in sent]
@@ -258,6 +292,7 @@ def test_a_server_cannot_foresee_a_clients_draws(tmp_path: Path) -> None:
     assert all(torch.equal(again[name], tensor) for name, tensor in sent[0].items()), "the same round again, the same answer"
 
 
+@attack("A15", "Asks Orchestra for clusters of two samples", "no centroid of fewer than 10 samples leaves")
 def test_orchestra_shows_no_cluster_of_few(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
     tree = {**SIMPLE, "method": {"name": "orchestra", "projection_dim": 8, "min_cluster_size": 2, "memory_size": 4,

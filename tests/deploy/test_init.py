@@ -62,7 +62,7 @@ def test_configs_read_back(made: Path) -> None:
     server = ServerDirectory.open(made)
     assert (server.config.num_clients, server.config.insecure, server.address) == (2, False, "127.0.0.1:9092")
     client = ClientDirectory.open(made / "client-1").config
-    assert (client.client_id, client.server, client.share_data, client.insecure) == (1, "fed.example.org:9092", False, False)
+    assert (client.client_id, client.server, client.insecure) == (1, "fed.example.org:9092", False)
     assert ClientDirectory.open(made / "client-0").config.port != client.port
 
 
@@ -85,6 +85,6 @@ def test_a_directory_that_holds_something_is_left_alone(made: Path, tmp_path: Pa
 def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
     create_federation(tmp_path / "f", 1)
     path = tmp_path / "f" / "client-0" / "client.toml"
-    path.write_text(path.read_text() + "share_dta = true\n")
-    with pytest.raises(UserError, match=r"client\.share_dta is not a known option\. Did you mean 'share_data'"):
+    path.write_text(path.read_text().replace("min_samples =", "min_sample ="))
+    with pytest.raises(UserError, match=r"client\.require\.min_sample is not a known option\. Did you mean 'min_samples'"):
         ClientDirectory.open(path.parent)

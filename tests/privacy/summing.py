@@ -11,7 +11,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from unisono.privacy.ring import Words
-from unisono.privacy.secure_sum import Agreement, ClientSum, lowest_threshold
+from unisono.privacy.secure_sum import SumTerms, lowest_threshold
+from unisono.privacy.secure_sum_client import ClientSum
 from unisono.privacy.secure_sum_server import ServerSum
 
 LIKE = [np.zeros(5, "<u4"), np.zeros(3, "<u8")]
@@ -42,9 +43,9 @@ class TestIdentity:
         return client < self.known
 
 
-def agreement(num_clients: int, threshold: int | None = None, **asked: Any) -> Agreement:
+def terms(num_clients: int, threshold: int | None = None, **asked: Any) -> SumTerms:
     values = {"run": "r", "recipe": "a", "model": "m", "round": 0, "phase": "train", "nonce": "1", **asked}
-    return Agreement(values, tuple(range(num_clients)), threshold or lowest_threshold(num_clients))
+    return SumTerms(values, tuple(range(num_clients)), threshold or lowest_threshold(num_clients))
 
 
 def vector(client: int) -> list[Words]:
@@ -52,7 +53,7 @@ def vector(client: int) -> list[Words]:
     return [rng.integers(0, np.iinfo(part.dtype).max, part.shape, dtype=part.dtype) for part in LIKE]
 
 
-def client(number: int, asked: Agreement, template: str = "t", metrics: Sequence[str] = ("loss",), **more: Any) -> ClientSum:
+def client(number: int, asked: SumTerms, template: str = "t", metrics: Sequence[str] = ("loss",), **more: Any) -> ClientSum:
     return ClientSum(number, asked, TestIdentity(number), template, metrics, lambda names: vector(number), **more)
 
 
@@ -60,11 +61,11 @@ class Sum:
     """A sum that is played step by step.
 
     Args:
-        asked: the agreement.
+        asked: the terms.
         lost: by step, who does not answer it any more.
     """
 
-    def __init__(self, asked: Agreement, lost: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, asked: SumTerms, lost: Mapping[str, Sequence[int]] | None = None) -> None:
         self.asked = asked
         self.lost = lost or {}
         self.clients = {number: client(number, asked) for number in asked.cohort}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
-from tests.privacy.summing import LIKE, STEPS, Sum, TestIdentity, agreement, client, vector
-from unisono.privacy.secure_sum import Agreement, Card, ClientSum, Revealed, SumRefusedError, lowest_threshold
+from tests.privacy.summing import LIKE, STEPS, Sum, TestIdentity, client, terms, vector
+from unisono.privacy.secure_sum import Card, Revealed, SumRefusedError, SumTerms, lowest_threshold
+from unisono.privacy.secure_sum_client import ClientSum
 from unisono.privacy.secure_sum_server import VoidSumError
 
 
@@ -31,7 +32,7 @@ def losses(draw: st.DrawFn) -> tuple[int, dict[str, list[int]]]:
 @settings(max_examples=40, deadline=None)
 def test_the_sum_of_the_survivors_is_exact_whoever_is_lost(case: tuple[int, dict[str, list[int]]]) -> None:
     number, lost = case
-    played = Sum(agreement(number), lost)
+    played = Sum(terms(number), lost)
     total = played.total()
     assert all(np.array_equal(found, part) for found, part in zip(total, played.expected(), strict=True))
     before = {one for step in ("card", "shares", "masked") for one in lost.get(step, ())}
@@ -40,22 +41,22 @@ def test_the_sum_of_the_survivors_is_exact_whoever_is_lost(case: tuple[int, dict
 
 @pytest.mark.parametrize("step", STEPS)
 def test_below_the_threshold_a_sum_is_void_and_no_share_leaves(step: str) -> None:
-    played = Sum(agreement(10), {step: [0, 3, 4, 8]})
+    played = Sum(terms(10), {step: [0, 3, 4, 8]})
     with pytest.raises(VoidSumError, match=r"6 of 10 clients .* needs 7: it is void, and nothing is revealed"):
         played.total()
     assert played.shares_left == 0 if step != "reveal" else played.shares_left == 6 * 10
 
 
 def test_32_clients_with_a_tenth_lost() -> None:
-    played = Sum(agreement(32), {"shares": [4], "masked": [30], "reveal": [2]})
+    played = Sum(terms(32), {"shares": [4], "masked": [30], "reveal": [2]})
     assert all(np.array_equal(found, part) for found, part in zip(played.total(), played.expected(), strict=True))
 
 
 @pytest.mark.parametrize("field", ["recipe", "model", "round", "phase", "nonce", "run"])
 def test_clients_that_were_asked_for_different_things_share_nothing(field: str) -> None:
-    asked = agreement(4)
+    asked = terms(4)
     honest = {number: client(number, asked) for number in (0, 2, 3)}
-    cards = [one.card for one in honest.values()] + [client(1, agreement(4, **{field: "other"})).card]
+    cards = [one.card for one in honest.values()] + [client(1, terms(4, **{field: "other"})).card]
     for one in honest.values():
         with pytest.raises(SumRefusedError, match="client 1 was asked for something else"):
             one.share(cards)
@@ -63,14 +64,14 @@ def test_clients_that_were_asked_for_different_things_share_nothing(field: str) 
 
 @pytest.mark.parametrize("change", [{"cohort": (0, 1, 2, 3, 4), "threshold": 4}, {"threshold": 4}])
 def test_cohort_and_threshold_are_signed_too(change: dict[str, object]) -> None:
-    asked = agreement(4)
+    asked = terms(4)
     cards = [client(number, asked).card for number in (0, 2, 3)]
     with pytest.raises(SumRefusedError, match="asked for something else"):
         client(1, replace(asked, **change)).share([*cards, client(1, asked).card])  # type: ignore[arg-type]
 
 
 def test_other_tensors_strangers_and_changed_cards_are_refused() -> None:
-    asked = agreement(3)
+    asked = terms(3)
     cards = [client(number, asked).card for number in (1, 2)]
     own = client(0, asked)
     with pytest.raises(SumRefusedError, match="client 2 sends other tensors"):
@@ -97,12 +98,12 @@ def test_small_cohorts_and_low_thresholds_are_refused(
     cohort: tuple[int, ...], threshold: int, min_cohort: int, word: str
 ) -> None:
     with pytest.raises(SumRefusedError, match=word):
-        client(0, Agreement({}, cohort, threshold), min_cohort=min_cohort)
+        client(0, SumTerms({}, cohort, threshold), min_cohort=min_cohort)
 
 
 @pytest.mark.parametrize("step", ["shares", "masked", "alive", "reveal"])
 def test_no_step_is_answered_twice_and_none_after_that(step: str) -> None:
-    played = Sum(agreement(4))
+    played = Sum(terms(4))
     played.until(step)
     one = played.clients[0]
     calls: dict[str, Callable[[], object]] = {
@@ -124,7 +125,7 @@ def test_no_step_is_answered_twice_and_none_after_that(step: str) -> None:
 
 
 def test_steps_cannot_be_left_out() -> None:
-    played = Sum(agreement(4))
+    played = Sum(terms(4))
     played.until("masked")
     with pytest.raises(SumRefusedError, match="in its order"):
         played.clients[0].reveal({})
@@ -132,7 +133,7 @@ def test_steps_cannot_be_left_out() -> None:
 
 def test_two_lists_of_survivors_reveal_nothing() -> None:
     """With both, a server would get a client's seed from one half and its mask key from the other."""
-    played = Sum(agreement(10))
+    played = Sum(terms(10))
     played.until("masked")
     first, second = list(range(10)), list(range(9))
     signatures = {}
@@ -144,7 +145,7 @@ def test_two_lists_of_survivors_reveal_nothing() -> None:
 
 
 def test_a_list_of_survivors_below_the_threshold_is_refused() -> None:
-    played = Sum(agreement(10))
+    played = Sum(terms(10))
     played.until("masked")
     with pytest.raises(SumRefusedError, match="6 clients are left, and this masked sum needs 7"):
         played.clients[0].alive(list(range(6)))
@@ -152,7 +153,7 @@ def test_a_list_of_survivors_below_the_threshold_is_refused() -> None:
 
 @pytest.mark.parametrize("attack", ["swapped", "flipped", "replayed", "missing"])
 def test_shares_that_the_server_touched_are_not_read(attack: str) -> None:
-    played, earlier = Sum(agreement(4)), Sum(agreement(4, nonce="2"))
+    played, earlier = Sum(terms(4)), Sum(terms(4, nonce="2"))
     for one in (played, earlier):
         one.until("shares")
     boxes = played.server.boxes()
@@ -171,7 +172,7 @@ def test_shares_that_the_server_touched_are_not_read(attack: str) -> None:
 
 def test_one_wrong_share_is_found_and_left_out_and_two_void_the_sum() -> None:
     for liars in ([2], [2, 5]):
-        played = Sum(agreement(10))
+        played = Sum(terms(10))
         played.until("alive")
         signatures = played.server.signatures()
         for number, one in played.clients.items():
@@ -188,7 +189,7 @@ def test_one_wrong_share_is_found_and_left_out_and_two_void_the_sum() -> None:
 
 
 def test_a_client_that_shares_garbage_is_named() -> None:
-    played = Sum(agreement(4))
+    played = Sum(terms(4))
     played.until("card")
     cards = played.server.cards()
     for number, one in played.clients.items():
@@ -203,11 +204,11 @@ def test_a_client_that_shares_garbage_is_named() -> None:
 
 
 def test_wrong_messages_of_a_client_are_its_own_failure() -> None:
-    played = Sum(agreement(3))
+    played = Sum(terms(3))
     with pytest.raises(ValueError, match="not signed by its key for this request"):
         played.server.take_card(1, played.clients[0].card)
     with pytest.raises(ValueError, match="not signed"):
-        played.server.take_card(0, client(0, agreement(3, model="other")).card)
+        played.server.take_card(0, client(0, terms(3, model="other")).card)
     played.until("shares")
     with pytest.raises(ValueError, match="no share for some client"):
         played.server.take_shares(0, {1: bytes(82)}, b"")
@@ -222,7 +223,7 @@ def test_wrong_messages_of_a_client_are_its_own_failure() -> None:
 def test_a_masked_vector_is_uniform() -> None:
     """Chi-square of its bytes: 255 degrees of freedom, five standard deviations."""
     size = 100_000
-    asked = agreement(3)
+    asked = terms(3)
     clients = [
         ClientSum(n, asked, TestIdentity(n), "t", (), lambda names: [np.zeros(size, "<u4"), np.zeros(0, "<u8")])
         for n in range(3)
@@ -237,7 +238,7 @@ def test_a_masked_vector_is_uniform() -> None:
 
 def test_a_sum_asked_for_again_has_other_masks() -> None:
     """Keys are made for one sum, so the difference of two answers is no difference of updates."""
-    sums = [Sum(agreement(3)), Sum(agreement(3))]
+    sums = [Sum(terms(3)), Sum(terms(3))]
     sent = []
     for one in sums:
         one.until("shares")

@@ -16,6 +16,8 @@ from unisono.studies.rehearsal import CellRehearsal, Rehearser
 from unisono.studies.study import Study
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+NUMBERS = ("batch", "step", "memory", "one run", "all seeds")
+"""Columns of numbers."""
 
 
 def rehearse_study(study: Study, cells: Sequence[Cell], everything: Sequence[Cell], jobs: int = 1, *, as_json: bool) -> None:
@@ -46,9 +48,10 @@ def rehearse_study(study: Study, cells: Sequence[Cell], everything: Sequence[Cel
         console.print()
         console.print(
             make_table(
-                ["variant", "setting", "samples", "batch", "step", "memory", "one run", "all seeds"],
+                ["variant", "setting", "samples", *NUMBERS],
                 [_row(result) for result in found],
-                right=["batch", "step", "memory", "one run", "all seeds"],
+                right=NUMBERS,
+                whole=["samples", *NUMBERS],
             )
         )
         for sentence in _sentences(found, len(cells), total, jobs):

@@ -81,7 +81,7 @@ class ClientError(Exception):
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the client's training diverged, as far as its reason tells."""
+        """True if the client's training diverged, as far as its reason tells."""
         return self.reason.startswith(DivergedError.__name__)
 
     def __str__(self) -> str:

@@ -28,13 +28,24 @@ from unisono.core.payload import Payload, Reveals, Tensors, Update
 from unisono.core.wire import to_bytes
 from unisono.data.views import make_views
 from unisono.deploy.directories import ClientDirectory
-from unisono.deploy.negotiation import checked_config, load_client_data, provisional_run_info, run_info_of
-from unisono.deploy.policy import Gate, Kind, Ledger, RefusedError, check_client_policy
+from unisono.deploy.ledger import Kind
+from unisono.deploy.negotiation import (
+    checked_config,
+    described,
+    load_client_data,
+    provisional_run_info,
+    run_info_of,
+    told_number,
+    visible_labels,
+)
+from unisono.deploy.policy import Books, Gate
+from unisono.deploy.refusal import RefusedError
+from unisono.deploy.resources import keep_states, time_limit
 from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
 from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.messages import Request
-from unisono.engines.flower.secure import MIN_COHORT, masked_groups
+from unisono.engines.flower.secure import masked_groups
 from unisono.evaluation.config import client_probes
 from unisono.evaluation.probes import ProbeData, run_probes
 from unisono.federation.client_turn import ClientResult, prepare_nets, run_client
@@ -48,7 +59,6 @@ FAILED = "the client failed; its own log says why"
 FEWEST_SCORED = 512
 """Samples that scores look at, where a client has so many."""
 T = TypeVar("T")
-CLIENT_PROBES = ("align", "uniformity", "score", "cluster-balance")
 
 
 class DeployedClient:
@@ -61,43 +71,41 @@ class DeployedClient:
     def __init__(self, directory: ClientDirectory) -> None:
         self._directory = directory
         self._config = directory.config
-        ledger = Ledger(directory)
-        self._open = lru_cache(maxsize=1)(lambda run_spec: ClientRun(directory, ledger, run_spec))
+        self._books = books = Books(directory)
+        self._open = lru_cache(maxsize=1)(lambda run_spec: ClientRun(directory, books, run_spec))
         if directory.config.data is None:
             raise UserError("client.data is required: start the client with --data FOLDER, or set data in client.toml.")
 
     def describe(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return what the server may know of this client: number and shape of its samples, mean and deviation per channel."""
-        try:
-            return self._describe(question)
-        except RefusedError as error:
-            log.warning("refused: %s", error)
-            raise
-        except Exception as error:  # a text could name paths, or quote samples
-            log.error("%s\n%s", error, traceback.format_exc())
-            raise UserError(FAILED) from None
-
-    def _describe(self, question: dict[str, Any]) -> dict[str, Any]:
         if "config" not in question:
             if "told" in question:
                 log.warning("the server says: %s", str(question["told"])[:300])
             return {}
-        config = checked_config(question["config"], self._config)
-        dataset = load_client_data(self._directory, config.data)
-        info = run_info_of(question["run_info"] or provisional_run_info(dataset, question), config)
-        method = config.method_class(config.method, info)
-        check_client_policy(method, config, self._config)
-        if method.needs_labels:
-            raise RefusedError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
-        method.check_networks(build_seeded(method.build_networks, 0))
-        return {
-            "client": self._config.client_id,
-            "version": __version__,
-            "samples": len(dataset.samples),
-            "shape": list(dataset.input_shape),
-            "mean": list(dataset.mean),
-            "std": list(dataset.std),
-        }
+        gate: Gate | None = None
+        try:
+            config = checked_config(question["config"], self._config)
+            dataset = load_client_data(self._directory, config.data)
+            config = config.fitted(dataset.input_shape, on_gpu=False, has_bf16=False)
+            info = run_info_of(question["run_info"] or provisional_run_info(dataset, question, self._config), config)
+            method = config.method_class(config.method, info)
+            run = question.get("run")
+            gate = Gate(self._directory, self._books, None if run is None else str(run), "", config, method)
+            gate.admit_description(f"{config.data.image_size}|{config.data.channels}")
+            gate.check_data(len(dataset.samples))
+            method.check_networks(build_seeded(method.build_networks, 0))
+            told = described(dataset, config, self._config)
+            return {**told, "version": __version__, **gate.sent(Payload(), told)}
+        except RefusedError as error:
+            log.warning("refused: %s", error)
+            if gate is not None:
+                gate.fail(refused=True)
+            raise UserError(error.told(self._config)) from None
+        except Exception as error:  # a text could name paths, or quote samples
+            log.error("%s\n%s", error, traceback.format_exc())
+            if gate is not None:
+                gate.fail()
+            raise UserError(FAILED) from None
 
     def answer(self, request: Request) -> ClientResult:
         """Return the answer to a request, after everything that must be checked before something leaves."""
@@ -113,10 +121,13 @@ class DeployedClient:
         try:
             run = self._open(request.run_spec)
             run.gate.admit(kind, request)
-            return work(run)
+            with time_limit(self._config.resources.max_seconds_per_round):
+                return work(run)
         except RefusedError as error:
+            if run is not None:
+                run.gate.fail(refused=True)
             log.warning("round %d, phase %s: refused: %s", request.round + 1, request.phase, error)
-            reason = f"refused: {error}"
+            reason = f"refused: {error.told(self._config)}"
         except Exception as error:
             if run is not None:
                 run.gate.fail()
@@ -129,32 +140,48 @@ class DeployedClient:
 class ClientRun:
     """State that a client keeps of one run: method, networks, data, local states."""
 
-    def __init__(self, directory: ClientDirectory, ledger: Ledger, run_spec: str) -> None:
+    def __init__(self, directory: ClientDirectory, books: Books, run_spec: str) -> None:
         values = json.loads(run_spec)
         self._client_id = directory.config.client_id
         self._run = str(values["run"])
         self.config = checked_config(values["config"], directory.config)
         self._device = resolve_devices(directory.config.device)[0]
-        dataset = load_client_data(directory, self.config.data)
-        self.method = self.config.method_class(self.config.method, run_info_of(values["run_info"], self.config))
+        info = run_info_of(values["run_info"], self.config)
+        self.config = self.config.fitted(info.input_shape, on_gpu=False, has_bf16=False)
+        self.method = self.config.method_class(self.config.method, info)
+        self._postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
+        self._directory = directory
+        self._books = books
+        self.gate = Gate(directory, books, self._run, run_spec, self.config, self.method)
+        key = b"" if not directory.config.require.own_randomness else directory.own_secret
+        self._secret = hmac.digest(key, self._run.encode(), "sha256") if key else b""
+
+    @cached_property
+    def _data(self) -> ClientData:
+        """The client's samples; nothing reads them before a request is admitted."""
+        dataset = load_client_data(self._directory, self.config.data)
+        self.gate.check_data(len(dataset.samples))
         if dataset.input_shape != self.method.info.input_shape:
             raise RefusedError(
                 f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
                 f"{self.method.info.input_shape}."
             )
-        rows = torch.arange(len(dataset.samples))
-        self._data = ClientData(dataset.samples, rows, None, self._device, dataset.num_clustered_rows)
-        self._nets: nn.ModuleDict = prepare_nets(self.method, self._device)
-        self._postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
-        self._path = directory.states / "".join(letter for letter in self._run if letter.isalnum() or letter in "-_")
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        labels = visible_labels(dataset, self._directory.config) if self.method.needs_labels else None
+        return ClientData(dataset.samples, torch.arange(len(dataset.samples)), labels, self._device, dataset.num_clustered_rows)
+
+    @cached_property
+    def _nets(self) -> nn.ModuleDict:
+        return prepare_nets(self.method, self._device)
+
+    @cached_property
+    def _states(self) -> ClientStateFiles:
+        name = hashlib.sha256(self._run.encode()).hexdigest()[:16]
+        path = self._directory.states / name
+        for made in (self._directory.states, path):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_states(self._directory.states, path, self._directory.config.resources)
         run = self.config.run
-        self._states = ClientStateFiles(self._path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
-        self._directory = directory
-        self._ledger = ledger
-        self.gate = Gate(directory, ledger, self._run, run_spec, self.config, self.method)
-        key = b"" if not directory.config.own_randomness else directory.own_secret
-        self._secret = hmac.digest(key, self._run.encode(), "sha256") if key else b""
+        return ClientStateFiles(path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
 
     @cached_property
     def _sealer(self) -> Sealer:
@@ -170,10 +197,19 @@ class ClientRun:
         opened = replace(request, routed=self._opened(request))
         local = self._states.load(request.local)
         done = run_client(self.method, self._nets, opened.received, local, self._data, ctx, self._postprocessor)
-        update = self._sealed(self.gate.protect(done.update, opened.received, self._postprocessor), request)
-        if self.config.privacy.secure_aggregation:
+        update = self.gate.release(done.update, opened.received, self._postprocessor)
+        update = self._sealed(update, request)
+        masked = self.config.privacy.secure_aggregation
+        if masked:
             update = self._masked(update, request, ctx)
-        return ClientResult(update, self._states.save(done.local, request.round, request.local), done.stats)
+        local = self._states.save(done.local, request.round, request.local)
+        owner = self.gate.sent(update.payload, {**update.metrics, "weight": update.weight}, masked)
+        stats = replace(done.stats, num_samples=int(self._told_samples), metrics=dict(update.metrics), owner=owner)
+        return ClientResult(update, local, stats)
+
+    @property
+    def _told_samples(self) -> float:
+        return told_number(len(self._data), self._directory.config)
 
     def evaluate(self, request: Request) -> dict[str, float]:
         """Return align, uniformity and the balance of clusters on this client's samples."""
@@ -193,7 +229,10 @@ class ClientRun:
             views.pair,
             projector=self.method.projector(request.broadcast),
         )
-        return {name: round(value, 3) for name, value in scores.items() if name in CLIENT_PROBES}
+        allowed: tuple[str, ...] = self._directory.config.allow.probes
+        told = {name: round(value, 3) for name, value in scores.items() if name in allowed}
+        self.gate.sent(Payload(), told)
+        return told
 
     # --- what neighbours send each other
 
@@ -214,6 +253,7 @@ class ClientRun:
             receivers = neighbours if place.receiver is None else [place.receiver]
             if not set(receivers) <= set(neighbours):
                 raise ValueError(f"{name} is addressed to a client that is no neighbour")
+            self.gate.exchange(receivers, len(tensor))
             sealed[name] = self._sealer.seal(tensor, receivers, self._place(request, place.name))
         return sealed
 
@@ -257,10 +297,7 @@ class ClientRun:
         if set(request.routed.groups) & set(self.method.shares):
             raise RefusedError("under masks a model comes to all clients alike, and the server sent one to this client alone")
         cohort, nonce = [int(client) for client in request.extra.get("cohort", [])], str(request.extra.get("nonce", ""))
-        if len(set(cohort)) != len(cohort) or self._client_id not in cohort or len(cohort) < MIN_COHORT:
-            raise RefusedError(
-                f"a masked sum needs at least {MIN_COHORT} different clients and this one among them, got {cohort}"
-            )
+        self.gate.check_cohort(cohort)
         if len(nonce) < 32:
             raise RefusedError("the masks of a sum are used once, and the server names no number for them")
         own, weight = update.payload.groups, update.weight

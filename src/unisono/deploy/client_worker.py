@@ -14,6 +14,7 @@ from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import ClientDirectory
 from unisono.deploy.negotiation import load_client_data
 from unisono.deploy.processes import keep_files_private
+from unisono.deploy.resources import limit_memory
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.executor import serve_tasks
 
@@ -24,7 +25,8 @@ def main(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     keep_files_private()
     directory = ClientDirectory.open(path)
-    torch.set_num_threads(directory.config.threads)
+    limit_memory(directory.config.resources)
+    torch.set_num_threads(directory.config.resources.threads)
     handler = DeployedClient(directory)
     dataset = load_client_data(directory, DataConfig())
     logging.info("client %d: %d samples of shape %s", directory.config.client_id, len(dataset.samples), dataset.input_shape)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from pydantic import Field
 from unisono.core.config import Section, make_section, read_toml, write_toml
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import write_secret
+from unisono.deploy.policy_tables import Policy, with_new_keys
 
 SERVER_FILE = "server.toml"
 CLIENT_FILE = "client.toml"
@@ -29,13 +32,14 @@ class DeployServerConfig(Section):
     num_clients: int = Field(ge=1, description="size of the federation")
     min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all with a key")
     start_timeout: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
+    max_disk_gib: float = Field(20.0, gt=0, description="GiB that unread answers of clients may take on the server's disk")
     labelled_data: str | None = Field(
         None, description="folder (one subfolder per class) or .npz with labels, for the usual probes"
     )
 
 
-class ClientConfig(Section):
-    """Options of a client, ``client.toml``: its number, the server's address, and what its owner agrees to."""
+class ClientConfig(Policy):
+    """Options of a client, ``client.toml``: its number, the server's address, and the owner's policy in tables."""
 
     client_id: int = Field(ge=0, description="number in the federation, from 0")
     server: str = Field(description="host:port of the server")
@@ -45,20 +49,6 @@ class ClientConfig(Section):
     data: str | None = Field(None, description="folder of images, or .npz of images or series")
     layout: str = Field("flat", description="flat, or classes where the folder has one subfolder per class")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps")
-    threads: int = Field(
-        1, ge=1, description="threads of torch's operators; 1 gives results bit-identical to every other engine"
-    )
-    share_data: bool = Field(False, description="samples may go to neighbours, encrypted, in methods that exchange data")
-    allow_raw_representations: bool = Field(False, description="representations of single samples may leave this client")
-    allowed_code: tuple[str, ...] = Field((), description="code that the server may name, such as package.module:METHOD")
-    min_cluster_size: int = Field(10, ge=1, description="no mean of fewer samples leaves this client, whatever the recipe says")
-    own_randomness: bool = Field(True, description="draw order and views from a secret of this client, not from the run's seed")
-    clip_norm: float | None = Field(None, gt=0, description="clip this client's update to this norm, whatever the recipe says")
-    noise_multiplier: float = Field(0.0, ge=0, description="noise that this client adds to its update, in units of clip_norm")
-    max_epsilon: float | None = Field(
-        None, gt=0, description="answer no more when the epsilon of this client's own noise would exceed this, over all runs"
-    )
-    delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which that epsilon is counted")
 
 
 @dataclass(frozen=True)
@@ -96,6 +86,28 @@ class ServerDirectory:
         return read_keys(self.path / "nodes.json")
 
     @property
+    def key_file(self) -> Path:
+        """The file that the keys are in."""
+        return self.path / "nodes.json"
+
+    @property
+    def admitted_keys(self) -> list[str]:
+        """Public keys that the server takes requests from."""
+        return list(self.keys.values())
+
+    @property
+    def token(self) -> str:
+        """What commands show the server's Control API; made when it is first needed."""
+        return own_secret(self.path / "control.token").hex()
+
+    @property
+    def secret(self) -> Path:
+        """File with the secret by which the server's processes recognise each other; made when it is first needed."""
+        path = self.path / "runtime.secret"
+        own_secret(path)
+        return path
+
+    @property
     def app(self) -> Path:
         """The Flower app."""
         return self.path / "app"
@@ -126,7 +138,10 @@ class ClientDirectory:
     @staticmethod
     def open(path: Path) -> ClientDirectory:
         """Return a directory that ``unisono deploy init`` made."""
-        return ClientDirectory(path.resolve(), _read(path / CLIENT_FILE, ClientConfig, "client"))
+        file = path / CLIENT_FILE
+        if file.is_file() and os.name == "posix" and file.stat().st_mode & 0o022:
+            raise UserError(f"{file} can be written by others than its owner: take that right away with 'chmod 600 {file}'.")
+        return ClientDirectory(path.resolve(), _read(file, ClientConfig, "client", with_new_keys))
 
     @property
     def certificate(self) -> Path | None:
@@ -151,10 +166,7 @@ class ClientDirectory:
     @property
     def own_secret(self) -> bytes:
         """32 random bytes that never leave the client; made when they are first needed."""
-        path = self.path / "own.secret"
-        if not path.is_file():
-            write_secret(path, secrets.token_bytes(32))
-        return path.read_bytes()
+        return own_secret(self.path / "own.secret")
 
     @property
     def states(self) -> Path:
@@ -165,6 +177,17 @@ class ClientDirectory:
     def flower(self) -> Path:
         """Flower's home."""
         return self.path / "flower"
+
+
+def own_secret(path: Path) -> bytes:
+    """Return the 32 random bytes in a file that nobody but its owner may read; make it if there is none."""
+    if not path.is_file():
+        draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+        write_secret(draft, secrets.token_bytes(32))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)  # whoever comes first has made it
+        draft.unlink()
+    return path.read_bytes()
 
 
 def write_keys(path: Path, keys: Mapping[int, str]) -> None:
@@ -183,18 +206,33 @@ def read_keys(path: Path) -> dict[int, str]:
 
 
 def config_text(section: Section) -> str:
-    """Return a section as a commented TOML file: every option with what it means."""
-    lines = []
+    """Return a section as a commented TOML file: every option with what it means, tables last."""
+    lines, tables = [], []
     values = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            tables.append(f"\n# {first_line(value)}\n[{name}]\n{config_text(value)}")
+            continue
         lines.append(f"# {field.description}")
-        value = values[name]
-        lines.append(f"# {name} =" if value is None else write_toml({name: value}).strip())
-    return "\n".join(lines) + "\n"
+        lines.append(f"# {name} =" if value is None else write_toml({name: values[name]}).strip())
+    return "\n".join([*lines, ""]) + "".join(tables)
 
 
-def _read(path: Path, kind: type[S], name: str) -> S:
+def first_line(section: Section) -> str:
+    """Return what a table is about."""
+    return (type(section).__doc__ or "").split(":")[0]
+
+
+def write_config(path: Path, section: Section) -> None:
+    """Write a config file that only its owner may read or change."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(config_text(section), encoding="utf-8")
+    draft.chmod(0o600)
+    draft.replace(path)
+
+
+def _read(path: Path, kind: type[S], name: str, convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> S:
     if not path.is_file():
         raise UserError(f"There is no {path}: make a federation with 'unisono deploy init DIRECTORY', or go to its directory.")
-    values: dict[str, Any] = read_toml(path)
-    return make_section(kind, values, name)
+    return make_section(kind, convert(read_toml(path)), name)

@@ -14,7 +14,7 @@ from unisono.deploy.directories import (
     SERVER_FILE,
     ClientConfig,
     DeployServerConfig,
-    config_text,
+    write_config,
     write_keys,
 )
 
@@ -88,7 +88,7 @@ def create_federation(
         directory = path / f"client-{client}"
         directory.mkdir(mode=0o700, parents=True)
         config = ClientConfig(client_id=client, server=f"{host}:{port}", insecure=insecure, port=CLIENT_PORT + client)
-        (directory / CLIENT_FILE).write_text(config_text(config))
+        write_config(directory / CLIENT_FILE, config)
         write_secret(directory / "node.key", private)
         (directory / "node.pub").write_text(line + "\n")
         write_secret(directory / "runtime.secret", secrets.token_bytes(32))
@@ -107,7 +107,7 @@ def _write_authority(path: Path, authority: Authority) -> None:
 def _write_server(path: Path, config: DeployServerConfig) -> None:
     path.mkdir(mode=0o700, parents=True)
     (path / "app").mkdir()
-    (path / SERVER_FILE).write_text(config_text(config))
+    write_config(path / SERVER_FILE, config)
     (path / "app" / "pyproject.toml").write_text(APP.format(flower=metadata.version("flwr")))
     (path / "app" / "LICENSE").write_text("Apache-2.0\n")
     _write_script(path, "server", "server")

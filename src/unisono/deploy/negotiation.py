@@ -12,13 +12,19 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo, methods
 from unisono.core.registry import Registry
 from unisono.data.datasets import DataConfig, Dataset, datasets, load_dataset
 from unisono.deploy.directories import ClientConfig, ClientDirectory
-from unisono.deploy.policy import RefusedError, owner_config
+from unisono.deploy.policy import owner_config
+from unisono.deploy.policy_tables import BUILT_IN
+from unisono.deploy.refusal import RefusedError
+from unisono.deploy.release import rounded
 from unisono.models.backbones import backbones
 
 Description = Mapping[str, Any]
@@ -112,11 +118,19 @@ def checked_config(tree: dict[str, Any], owner: ClientConfig) -> Config:
 
     A registry imports whatever is written ``package.module:NAME`` or ``file.py``, and what another package adds under a name.
     """
+    allowed = {*owner.allow.methods, *owner.allow.code}
     for word in _words({name: table for name, table in tree.items() if name != "recipe"}):
         origins = [origin for registry in REGISTRIES if (origin := registry.plugin(word)) is not None]
         is_code = ":" in word or word.endswith(".py") or bool(origins)
-        if is_code and not {word, *origins} & set(owner.allowed_code):
-            raise RefusedError(f"The server asks for the code {word!r}, which client.toml does not list under allowed_code.")
+        if is_code and not {word, *origins} & allowed:
+            raise RefusedError(
+                f"The server asks for the code {word!r}, which client.toml does not list under allow.methods or allow.code.",
+                "allow.methods",
+            )
+    name = str(tree.get("method", {}).get("name"))
+    is_built_in = name in methods and methods.plugin(name) is None
+    if not (is_built_in and BUILT_IN in owner.allow.methods) and not {name, str(methods.plugin(name))} & allowed:
+        raise RefusedError(f"client.toml: allow.methods does not list {name!r}.", "allow.methods")
     return owner_config(resolve(tree), owner)
 
 
@@ -158,13 +172,67 @@ def run_info_of(values: dict[str, Any], config: Config) -> RunInfo:
     return RunInfo(**{**fields, "sections": config.method_sections})
 
 
-def provisional_run_info(dataset: Dataset, question: dict[str, Any]) -> dict[str, Any]:
+def told_number(num_samples: int, owner: ClientConfig) -> int:
+    """Return the number of samples as the server may know it: exact, with two digits and never too large, or 1 for all."""
+    kind = owner.require.statistics
+    return num_samples if kind == "exact" else int(rounded(num_samples, 2, down=True)) if kind == "rounded" else 1
+
+
+def described(dataset: Dataset, config: Config, owner: ClientConfig) -> dict[str, Any]:
+    """Return what the server may know of a client's data, as exact as its owner allows.
+
+    Args:
+        dataset: the client's.
+        config: the run's.
+        owner: the table of the client.
+    """
+    kind = owner.require.statistics
+    mean, std = list(dataset.mean), list(dataset.std)
+    if kind == "none":
+        if config.model.normalize_input is True:
+            raise RefusedError(
+                "require.statistics = 'none': set model.normalize_input to 'half' or false in the recipe.", "require.statistics"
+            )
+        mean, std = [0.5] * len(mean), [0.5] * len(std)
+    if kind == "rounded":
+        images = dataset.samples.dtype == torch.uint8  # their values lie in [0, 1]; series have any scale
+        mean, std = ([round(x, 2) if images else rounded(x, 2) for x in values] for values in (mean, std))
+        std = [max(value, 0.01) if images else value for value in std]
+    return {
+        "client": owner.client_id,
+        "samples": told_number(len(dataset.samples), owner),
+        "shape": list(dataset.input_shape),
+        "mean": mean,
+        "std": std,
+    }
+
+
+def visible_labels(dataset: Dataset, owner: ClientConfig) -> Tensor:
+    """Return the labels that a method may see here, numbered as ``labels.classes`` lists them, -1 for all others.
+
+    Args:
+        dataset: the client's.
+        owner: the table of the client.
+    """
+    table = owner.labels
+    if dataset.labels is None:
+        raise UserError(
+            "labels.use is true, and the samples have no labels: use class folders (layout = 'classes') or y in .npz."
+        )
+    numbers = torch.tensor([table.classes.index(name) if name in table.classes else -1 for name in dataset.class_names] + [-1])
+    labels = numbers[dataset.labels]
+    counts = torch.bincount(labels[labels >= 0], minlength=len(table.classes))
+    rare = torch.cat([counts < table.min_per_class, torch.tensor([True])])
+    return torch.where(rare[labels], -1, labels)
+
+
+def provisional_run_info(dataset: Dataset, question: dict[str, Any], owner: ClientConfig) -> dict[str, Any]:
     """Return the facts as they would be with this client's data alone, to see whether the method can run on it."""
     return {
         "input_shape": dataset.input_shape,
         "mean": dataset.mean,
         "std": dataset.std,
-        "num_classes": None,
+        "num_classes": len(owner.labels.classes) if owner.labels.use else None,
         "num_clients": int(question["num_clients"]),
         "num_rounds": int(question["num_rounds"]),
     }

@@ -1,83 +1,45 @@
-"""The gate of a client: what its owner allows is checked here before anything is computed for the server.
-
-Every request is written to a ledger, through to the disk, before the work begins. So an answer that is lost, a failure and a
-crash all count as given.
-"""
+"""The gate of a client: what its owner allows is checked here before data is touched, and what leaves passes here."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.core.method import Method
-from unisono.core.noise import SystemNoise
 from unisono.core.payload import Payload, Reduce, Reveals, Update
+from unisono.deploy.approvals import Approvals, recipe_hash
+from unisono.deploy.audit import Audit
+from unisono.deploy.bounds import check_bounds, check_received, check_release
 from unisono.deploy.directories import ClientConfig, ClientDirectory
+from unisono.deploy.ledger import Kind, Ledger, Release
+from unisono.deploy.policy_tables import Policy, num_bytes
+from unisono.deploy.refusal import RefusedError
+from unisono.deploy.release import protect, told_numbers
+from unisono.deploy.resources import check_time
 from unisono.engines.flower.messages import Request
-from unisono.engines.flower.secure import MIN_COHORT, check_secure
-from unisono.federation.declared import ConsentConfig, check_consent
-from unisono.federation.postprocess import Postprocessor, clip
-from unisono.privacy.accountant import UserLevelAccountant
-from unisono.runs.files import JsonLines
+from unisono.engines.flower.secure import check_secure
+from unisono.federation.postprocess import Postprocessor
+from unisono.privacy.local_dp import LocalDp
 
-MAX_ATTEMPTS = 4
-"""Times that the same phase of a round, or its scores, may be asked for: a server that restarts asks again."""
-MAX_FAILURES = 3
-"""Failures after which a client answers no more in a run: what fails can depend on samples."""
-MIN_MEMORY = 64
-"""Fewest samples that Orchestra clusters."""
-Kind = Literal["train", "evaluate"]
+__all__ = ["Books", "Gate", "Ledger", "RefusedError", "check_client_policy", "owner_config"]
 
 
-class RefusedError(UserError):
-    """A request that the owner's settings forbid. Its sentence depends on no sample, so the server may read it."""
-
-
-class Ledger:
-    """Every request that this client has begun to answer, over all runs.
+class Books:
+    """Records of a client over its life: ledger, audit, approvals.
 
     Args:
         directory: the client's.
     """
 
     def __init__(self, directory: ClientDirectory) -> None:
-        directory.states.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lines = JsonLines(directory.states / "ledger.jsonl")
-        self._entries = self._lines.read()
-
-    def append(self, entry: dict[str, Any]) -> None:
-        """Write a line through to the disk."""
-        self._lines.append(entry)
-        self._lines.sync()
-        self._entries.append(entry)
-
-    def attempts(self, run: str, kind: Kind, round: int, phase: str) -> int:
-        """Return how often this was asked for."""
-        wanted = (run, kind, round, phase)
-        return sum((e["run"], e["kind"], e.get("round"), e.get("phase")) == wanted for e in self._entries)
-
-    def failures(self, run: str) -> int:
-        """Return how often a request of a run failed here."""
-        return sum(entry["run"] == run and entry["kind"] == "failed" for entry in self._entries)
-
-    def spec(self, run: str) -> str | None:
-        """Return the hash of the specification under which a run was first seen; None for a new run."""
-        return next((entry["spec"] for entry in self._entries if entry["run"] == run and "spec" in entry), None)
-
-    def used(self, nonce: str) -> bool:
-        """Return whether the masks of this number were used."""
-        return any(entry.get("nonce") == nonce for entry in self._entries)
-
-    @property
-    def releases(self) -> int:
-        """Number of answers begun, over all runs."""
-        return Counter(entry["kind"] for entry in self._entries)["train"]
+        self.ledger = Ledger(directory)
+        self.audit = Audit(directory)
+        self.approvals = Approvals(directory)
 
 
 def owner_config(config: Config, owner: ClientConfig) -> Config:
@@ -87,7 +49,7 @@ def owner_config(config: Config, owner: ClientConfig) -> Config:
         config: the run's.
         owner: the table of the client.
     """
-    floors = {"min_cluster_size": owner.min_cluster_size, "memory_size": MIN_MEMORY}
+    floors = {"min_cluster_size": owner.require.min_cluster_size, "memory_size": owner.bounds.min_memory}
     raised = {
         name: floor
         for name, floor in floors.items()
@@ -96,24 +58,39 @@ def owner_config(config: Config, owner: ClientConfig) -> Config:
     return replace(config, method=config.method.model_copy(update=raised)) if raised else config
 
 
-def check_client_policy(method: Method, config: Config, owner: ClientConfig) -> None:
+def check_client_policy(method: Method, config: Config, policy: Policy) -> None:
     """Refuse a method that reveals more than the owner agrees to, or whose noise the server could subtract."""
-    try:
-        consent = ConsentConfig(share_data=owner.share_data, allow_raw_representations=owner.allow_raw_representations)
-        check_consent(method.shares, consent)
-        if config.privacy.secure_aggregation:
-            check_secure(method, config.aggregation, config.compression, MIN_COHORT)
-    except UserError as error:
-        raise RefusedError(str(error)) from error
+    masked = config.privacy.secure_aggregation
+    for group, share in method.shares.items():
+        if share.reveals.value not in policy.allow.reveals:
+            raise RefusedError(f"allow.reveals lacks {share.reveals.value!r}, which group {group!r} tells.", "allow.reveals")
+    if method.needs_labels and not policy.labels.use:
+        raise RefusedError(f"labels.use is false, and method {config.method_name!r} needs labels.", "labels.use")
+    if policy.needs_masks and not masked:
+        key = "require.secure_aggregation" if policy.require.secure_aggregation else "labels.use"
+        raise RefusedError(f"{key}: updates leave under masks only; set privacy.secure_aggregation = true in the recipe.", key)
+    if masked:
+        try:
+            check_secure(method, config.aggregation, config.compression, policy.require.min_cohort)
+        except UserError as error:
+            raise RefusedError(str(error)) from error
     guarantee = method.release_guarantee()
     if guarantee is not None and guarantee.noise_is_repeatable:
         raise RefusedError("method.noise_source must be 'system' in a federation, got 'seed': the server knows the seed.")
+    wanted = policy.require.cluster_statistics
+    stacked = [g for g, s in method.shares.items() if s.reduce is Reduce.STACK and s.reveals is Reveals.STATISTICS]
+    if stacked and (wanted == "none" or (wanted == "local-dp" and not isinstance(guarantee, LocalDp))):
+        remedy = ": set method.privacy = 'local-dp' in the recipe" if wanted == "local-dp" else ""
+        raise RefusedError(
+            f"require.cluster_statistics = {wanted!r}, and group {stacked[0]!r} tells this client's own{remedy}.",
+            "require.cluster_statistics",
+        )
     for group, share in method.shares.items():
-        in_the_clear = share.reduce is Reduce.MEAN and not config.privacy.secure_aggregation
-        if share.reveals is Reveals.STATISTICS and in_the_clear:
+        if share.reveals is Reveals.STATISTICS and share.reduce is Reduce.MEAN and not masked:
             raise RefusedError(
                 f"group {group!r} holds sums over samples, which tell single samples when they are asked for twice: "
-                "set privacy.secure_aggregation = true in the recipe."
+                "set privacy.secure_aggregation = true in the recipe.",
+                "require.cluster_statistics",
             )
 
 
@@ -122,22 +99,28 @@ class Gate:
 
     Args:
         directory: the client's.
-        ledger: of all runs.
-        run: names the run.
+        books: of all runs.
+        run: names the run; None before it begins.
         run_spec: the run's specification, as every request repeats it.
         config: the run's, as this client follows it.
         method: what is learnt.
     """
 
     def __init__(
-        self, directory: ClientDirectory, ledger: Ledger, run: str, run_spec: str, config: Config, method: Method
+        self, directory: ClientDirectory, books: Books, run: str | None, run_spec: str, config: Config, method: Method
     ) -> None:
+        self._directory = directory
         self._owner = directory.config
-        self._ledger = ledger
+        self._books = books
+        self._ledger = books.ledger
         self._run = run
         self._spec = hashlib.sha256(run_spec.encode()).hexdigest()
         self._config = config
         self._method = method
+        self._recipe = recipe_hash(config)
+        self._checked = False
+        self._intent = -1
+        self._points: Counter[str] = Counter()
 
     def admit(self, kind: Kind, request: Request) -> None:
         """Raise a RefusedError, or write the intent to answer into the ledger.
@@ -146,82 +129,177 @@ class Gate:
             kind: whether an update or scores are asked for.
             request: as it came from the server.
         """
-        owner = self._owner
+        owner, ledger, run = self._owner, self._ledger, str(self._run)
         if request.client_id != owner.client_id:
             raise RefusedError(f"this is client {owner.client_id}, and the request is for client {request.client_id}")
-        known = self._ledger.spec(self._run)
+        size = request.received.num_bytes
+        if size > num_bytes(owner.resources.max_download):
+            key = "resources.max_download"
+            raise RefusedError(f"{key} is {owner.resources.max_download}, and the request has {size} bytes.", key)
+        check_time(owner.resources)
         spec = f"{self._spec}|{request.seed}"
-        if known is not None and known != spec:
+        if ledger.spec(run) not in (None, spec):
             raise RefusedError("this run began with another recipe or seed: one run has one of each")
-        check_client_policy(self._method, self._config, owner)
-        if kind == "evaluate" and self._config.privacy.secure_aggregation:
-            raise RefusedError("scores are not masked, and this run promises masks")
-        if self._ledger.failures(self._run) >= MAX_FAILURES:
-            raise RefusedError(f"this run has failed {MAX_FAILURES} times here")
-        if self._ledger.attempts(self._run, kind, request.round, request.phase) >= MAX_ATTEMPTS:
-            raise RefusedError(f"round {request.round + 1} was asked for {MAX_ATTEMPTS} times already")
-        if kind == "train":
-            self._check_budget(request)
+        self._check_recipe()
+        if kind == "evaluate" and not owner.allow.probes:
+            raise RefusedError("allow.probes is empty: no scores leave this client.", "allow.probes")
+        if kind == "evaluate" and (self._config.privacy.secure_aggregation or owner.needs_masks):
+            raise RefusedError("scores are not masked, and this run promises masks", "require.secure_aggregation")
+        check_received(request.received, owner.bounds)
+        cohort = None
+        if "cohort" in request.extra:
+            cohort = self.check_cohort([int(client) for client in request.extra["cohort"]])
+        self._check_counts(kind, request)
+        release = self._check_budget(kind)
         nonce = request.extra.get("nonce")
-        if nonce is not None and self._ledger.used(str(nonce)):
+        if nonce is not None and ledger.used(str(nonce)):
             raise RefusedError("the masks of a sum are used once, and the server asks for old ones")
-        entry = {"run": self._run, "kind": kind, "round": request.round, "phase": request.phase}
-        self._ledger.append({**entry, "nonce": None if nonce is None else str(nonce), "spec": spec})
+        self._points = Counter()
+        self._intent = ledger.begin(
+            {
+                "kind": kind, "run": run, "round": request.round, "phase": request.phase, "recipe": self._recipe, "spec": spec,
+                "policy": owner.fingerprint, "nonce": None if nonce is None else str(nonce), "cohort": cohort,
+                "noise": release.noise, "local_epsilon": release.local_epsilon, "local_delta": release.local_delta,
+            }
+        )  # fmt: skip
 
-    def fail(self) -> None:
-        """Count a failure."""
-        self._ledger.append({"run": self._run, "kind": "failed"})
+    def admit_description(self, size: str) -> None:
+        """Raise a RefusedError, or write the intent to describe the data into the ledger.
 
-    def protect(self, update: Update, received: Payload, postprocessor: Postprocessor) -> Update:
-        """Return the update clipped and with this client's own noise, as its owner wants it.
+        Args:
+            size: the image size and channels that the recipe asks for.
+        """
+        check_time(self._owner.resources)
+        self._check_recipe()
+        known = self._ledger.sizes()
+        if size not in known and len(known) >= self._owner.bounds.max_sizes:
+            raise RefusedError(
+                f"bounds.max_sizes is {self._owner.bounds.max_sizes}, and statistics were told for as many sizes.",
+                "bounds.max_sizes",
+            )
+        self._intent = self._ledger.begin(
+            {"kind": "describe", "run": self._run, "recipe": self._recipe, "policy": self._owner.fingerprint, "size": size}
+        )
+
+    def check_data(self, num_samples: int) -> None:
+        """Refuse to speak for a client with few samples, or with noise too weak for them."""
+        least = self._owner.require.min_samples
+        if num_samples < least:
+            raise RefusedError(f"require.min_samples is {least}, and there are fewer.", "require.min_samples")
+        check_release(self._method, self._owner.bounds, num_samples)
+
+    def check_cohort(self, cohort: list[int]) -> list[int]:
+        """Refuse a masked sum over too few clients, or over some that the owner does not trust."""
+        least = self._owner.require.min_cohort
+        if len(set(cohort)) != len(cohort) or self._owner.client_id not in cohort or len(cohort) < least:
+            raise RefusedError(
+                f"a masked sum needs at least {least} different clients and this one among them, got {cohort}",
+                "require.min_cohort",
+            )
+        if self._owner.peers.trust == "listed":
+            keys = self._directory.keys
+            for client in cohort:
+                if client != self._owner.client_id and fingerprint(keys.get(client, "")) not in self._owner.peers.listed:
+                    raise RefusedError(f"peers.trust = 'listed', and client {client} is not.", "peers.listed")
+        return cohort
+
+    def fail(self, refused: bool = False) -> None:
+        """Count a failure, or a refusal after the work had begun."""
+        if self._intent >= 0:
+            self._ledger.end(self._intent, "refused" if refused else "failed")
+        self._intent = -1
+
+    def sent(self, payload: Payload, values: Mapping[str, Any], masked: bool = False) -> dict[str, Any]:
+        """Write down what leaves, and return what goes with it: the hash of the policy and the head of the ledger.
+
+        Args:
+            payload: the tensors.
+            values: the numbers beside them.
+            masked: whether averaged groups are masked.
+        """
+        size, most = payload.num_bytes, self._owner.resources.max_upload
+        if size > num_bytes(most):
+            raise RefusedError(f"resources.max_upload is {most}, and the answer has {size} bytes.", "resources.max_upload")
+        size = self._books.audit.sent(self._ledger.chain.lines[self._intent], payload, values, masked)
+        self._ledger.end(self._intent, "sent", size, self._points)
+        self._intent = -1
+        return {"policy": self._owner.fingerprint, "ledger": list(self._ledger.chain.head)}
+
+    def exchange(self, receivers: Iterable[int], number: int) -> None:
+        """Refuse to give samples to a client that the owner has not listed, or more of them than allowed.
+
+        Args:
+            receivers: clients that would get them.
+            number: of samples for each.
+        """
+        peers = self._owner.peers
+        for client in receivers:
+            if client not in peers.exchange:
+                raise RefusedError(f"peers.exchange does not list client {client}.", "peers.exchange")
+            self._points[str(client)] += number
+            if self._ledger.points(client) + self._points[str(client)] > peers.max_points:
+                raise RefusedError(
+                    f"peers.max_points is {peers.max_points}, and client {client} has had them.", "peers.max_points"
+                )
+
+    def release(self, update: Update, received: Payload, postprocessor: Postprocessor) -> Update:
+        """Return the update as it may leave: clipped and noisy as the owner wants it, with no number more than allowed.
 
         Args:
             update: as it would leave: absolute values, or differences where the recipe clips them.
             received: what the client's step read.
             postprocessor: of the recipe.
         """
-        norm = self._owner.clip_norm
-        if norm is None:
-            return update
-        reference = {} if postprocessor.active else postprocessor.reference(received, update.client_id)
-        reduced = {name: t for name, t in update.payload.tensors() if self._share(name) is not Reduce.STACK}
-        floats = {name: tensor for name, tensor in reduced.items() if tensor.is_floating_point()}
-        deltas = {name: t - reference[name] if name in reference else t for name, t in floats.items()}
-        source, scale = SystemNoise(), norm * self._owner.noise_multiplier
-        if scale and any(name.endswith("running_var") for name in floats):
+        noisy = protect(update, received, postprocessor, self._method.shares, self._owner.budget)
+        return told_numbers(noisy, self._owner, self._method)
+
+    def _check_recipe(self) -> None:
+        """Check what stays the same during a run, once; approvals can expire."""
+        self._books.approvals.check(self._recipe, self._run, self._ledger, self._config, self._method)
+        if not self._checked:
+            check_client_policy(self._method, self._config, self._owner)
+            check_bounds(self._config, self._method, self._owner.bounds)
+        self._checked = True
+
+    def _check_counts(self, kind: Kind, request: Request) -> None:
+        owner, ledger, run = self._owner, self._ledger, str(self._run)
+        budget, attempts = owner.budget, owner.bounds.max_attempts
+        if ledger.failures(run) >= budget.max_failures:
+            raise RefusedError(f"this run has failed {budget.max_failures} times here", "budget.max_failures")
+        if ledger.attempts(run, kind, request.round, request.phase) >= attempts:
+            raise RefusedError(f"round {request.round + 1} was asked for {attempts} times already", "bounds.max_attempts")
+        if budget.max_rounds is not None and ledger.rounds >= budget.max_rounds:
+            raise RefusedError(f"budget.max_rounds ({budget.max_rounds}) is used up.", "budget.max_rounds")
+        runs = ledger.runs()
+        if budget.max_runs is not None and run not in runs and len(runs) >= budget.max_runs:
+            raise RefusedError(f"budget.max_runs ({budget.max_runs}) is used up.", "budget.max_runs")
+
+    def _check_budget(self, kind: Kind) -> Release:
+        budget, guarantee = self._owner.budget, self._method.release_guarantee()
+        local = (guarantee.epsilon, guarantee.delta) if isinstance(guarantee, LocalDp) else (0.0, 0.0)
+        release = Release(budget.noise_multiplier, *local)
+        if budget.clip_norm is not None and self._config.compression.active:
             raise RefusedError(
-                "this client adds noise, which would make the variances of BatchNorm negative: set model.norm = 'group' in the "
-                "recipe."
+                "[compression] cannot be used with budget.clip_norm, which changes the update last", "budget.clip_norm"
             )
-        noisy = {}
-        for name, delta in clip(deltas, norm).items():
-            changed = delta + (scale * source.normal(*delta.shape)).to(delta.dtype) if scale else delta
-            noisy[name] = reference[name] + changed if name in reference else changed
-        # Whole numbers, such as counts of batches, take no noise: they leave as they came.
-        counts = {name: reference.get(name, torch.zeros_like(t)) for name, t in reduced.items() if name not in floats}
-        others = {name: t for name, t in update.payload.tensors() if name not in reduced}
-        return replace(update, payload=Payload.unflatten({**others, **noisy, **counts}, group_names=update.payload.groups))
-
-    def _share(self, name: str) -> Reduce:
-        return self._method.shares[name.split("/", 1)[0]].reduce
-
-    def _check_budget(self, request: Request) -> None:
-        owner = self._owner
-        if owner.clip_norm is not None and self._config.compression.active:
-            raise RefusedError("[compression] cannot be used with clip_norm in client.toml, which changes the update last")
-        if owner.max_epsilon is None:
-            return
-        if owner.noise_multiplier == 0 or owner.clip_norm is None:
+        if budget.max_epsilon is None:
+            return release
+        key = "budget.max_epsilon"
+        if kind == "evaluate":
+            raise RefusedError("budget.max_epsilon counts noise, and scores carry none.", key)
+        if budget.noise_multiplier == 0:
             raise RefusedError(
-                "max_epsilon counts the noise that this client adds itself: set clip_norm and noise_multiplier in client.toml"
+                "budget.max_epsilon counts the noise that this client adds: set clip_norm and noise_multiplier there too.", key
             )
         bare = [name for name, share in self._method.shares.items() if share.reduce is Reduce.STACK]
         if bare:
-            raise RefusedError(f"max_epsilon does not cover group {bare[0]!r}, which is sent without noise")
-        spent = UserLevelAccountant(owner.noise_multiplier, owner.delta, "none", 1, 1)
-        epsilon = spent.epsilon(self._ledger.releases + 1)
-        if epsilon > owner.max_epsilon:
-            raise RefusedError(
-                f"this client's budget is spent: answering would raise epsilon to {epsilon:.3g}, and max_epsilon is "
-                f"{owner.max_epsilon:g}"
-            )
+            raise RefusedError(f"budget.max_epsilon does not cover group {bare[0]!r}, which is sent without noise.", key)
+        epsilon = self._ledger.epsilon(budget.delta, release)
+        if epsilon > budget.max_epsilon:
+            raise RefusedError(f"{key} is {budget.max_epsilon:g}, and this answer would make {epsilon:.3g}: it is spent.", key)
+        return release
+
+
+def fingerprint(key: str) -> str:
+    """Return SHA-256 of a public key as it stands in ``nodes.json``."""
+    return hashlib.sha256(" ".join(key.split()[:2]).encode()).hexdigest()

@@ -102,7 +102,8 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
 
         has_run_info = (directory.path / "run_info.json").is_file()
         known = directory.load_run_info() if has_run_info else None
-        members = _connect(grid, config, host, known, note)
+        uid = directory.read_json("federation.json")["run"]
+        members = _connect(grid, config, host, {"run": uid, "run_info": known}, note)
         data_spec = DataSpec(known["input_shape"], known["mean"], known["std"]) if known else negotiate(members.descriptions)
         members.set_admission_check(lambda client_id, description: data_spec.rejection_reason(description))
         config = _fitted(config, data_spec, directory, note)
@@ -110,7 +111,6 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
         labelled = host.load_labelled(data_spec.shape, config)
         check_evaluation(config, method, labelled)
         directory.save_run_info(method.info)
-        uid = directory.read_json("federation.json")["run"]
         run_spec = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
         engine = _engine(grid, members, method, config, run_spec, host)
         evaluators: list[Evaluation] = []
@@ -163,13 +163,13 @@ def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -
 
 
 def _connect(
-    grid: Any, config: Config, host: ServerInfo, known: dict[str, Any] | None, note: Callable[[str], None]
+    grid: Any, config: Config, host: ServerInfo, known: dict[str, Any], note: Callable[[str], None]
 ) -> FlowerMembership:
     """Wait for clients and ask each to describe its data."""
     num_clients = host.config.num_clients
     question = {
         "config": public_tree(config),
-        "run_info": known,
+        **known,
         "num_clients": num_clients,
         "num_rounds": config.federation.rounds,
     }

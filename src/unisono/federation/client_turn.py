@@ -6,7 +6,8 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,8 @@ class ClientStats:
     bytes_up: int
     seconds: float
     metrics: Mapping[str, float]
+    owner: Mapping[str, Any] = field(default_factory=dict)
+    """Words of a real client about its own rules: the hash of its policy, the head of its ledger."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -107,6 +107,22 @@ class UserLevelAccountant:
         # divergence without sampling, and is infinite at orders where its series does not converge.
         unsampled = accountant.orders / 2 * (sensitivity / self.noise_multiplier) ** 2
         return accountant.orders, np.minimum(accountant.rdp, unsampled)
+
+
+def gaussian_epsilon(releases: Mapping[float, int], delta: float) -> float:
+    """Return epsilon at ``delta`` of one client that adds Gaussian noise to its clipped updates itself.
+
+    Args:
+        releases: how many updates left with which noise, in units of the clipping norm; without noise epsilon is infinite.
+        delta: the probability with which the guarantee may fail.
+    """
+    if any(noise == 0 and number for noise, number in releases.items()):
+        return math.inf
+    dp = _dp_accounting()
+    accountant = dp.rdp.RdpAccountant()
+    for noise, number in releases.items():
+        accountant.compose(dp.GaussianDpEvent(noise), number)
+    return float(accountant.get_epsilon(delta)) if releases else 0.0
 
 
 def _replace_one_factor(dp: Any) -> float:

@@ -25,7 +25,7 @@ from unisono.privacy.ring import Ring, Words
 
 WIDE_LIMIT = 2.0**22
 HEADROOM = 16.0
-"""How often the largest weight of a tensor its update may be, where words have 32 bits."""
+"""Largest update of a tensor with short words, as a multiple of its largest weight."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from unisono.privacy.ring import Words, add_streams
 from unisono.privacy.secure_sum import (
-    Agreement,
     Card,
     Revealed,
+    SumTerms,
     Verify,
     alive_body,
     commitment,
@@ -42,12 +42,12 @@ class ServerSum:
     """The server's part of one sum. ``take_...`` raise a ValueError for a client whose message is wrong.
 
     Args:
-        agreement: what clients were asked.
+        terms: what clients were asked.
         verify: whether a client signed something.
     """
 
-    def __init__(self, agreement: Agreement, verify: Verify) -> None:
-        self._agreement = agreement
+    def __init__(self, terms: SumTerms, verify: Verify) -> None:
+        self._terms = terms
         self._verify = verify
         self._cards: dict[int, Card] = {}
         self._boxes: dict[int, Mapping[int, bytes]] = {}
@@ -63,7 +63,7 @@ class ServerSum:
 
     def take_card(self, client_id: int, card: Card) -> None:
         """Take the first message of a client."""
-        signed = self._verify(client_id, card.body(self._agreement.digest), card.signature)
+        signed = self._verify(client_id, card.body(self._terms.digest), card.signature)
         if card.client != client_id or not signed:
             raise ValueError("its card is not signed by its key for this request")
         self._cards[client_id] = card
@@ -115,7 +115,7 @@ class ServerSum:
             self._cards = {client: card for client, card in self._cards.items() if card.template == chosen}
         self._need(len(self._cards), "sent a card")
         cards = [self._cards[client] for client in sorted(self._cards)]
-        self._sid = sum_id(self._agreement, cards)
+        self._sid = sum_id(self._terms, cards)
         return cards
 
     def boxes(self) -> dict[int, dict[int, bytes]]:
@@ -176,7 +176,7 @@ class ServerSum:
 
     def _candidates(self, shares: Mapping[int, bytes]) -> Iterator[bytes]:
         """Yield secrets that ``threshold`` of the shares give: of the first ones, then without each single client."""
-        senders, needed = sorted(shares), self._agreement.threshold
+        senders, needed = sorted(shares), self._terms.threshold
         for left_out in (None, *senders):
             chosen = [sender for sender in senders if sender != left_out][:needed]
             if len(chosen) == needed:
@@ -185,9 +185,9 @@ class ServerSum:
                     yield secret
 
     def _need(self, number: int, what: str) -> None:
-        needed = self._agreement.threshold
+        needed = self._terms.threshold
         if number < needed:
-            asked = len(self._agreement.cohort)
+            asked = len(self._terms.cohort)
             raise VoidSumError(
                 f"{number} of {asked} clients {what}, and this masked sum needs {needed}: it is void, and nothing is revealed"
             )

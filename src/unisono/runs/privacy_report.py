@@ -48,6 +48,8 @@ class PrivacyReport(Callback):
         self._releases: Counter[int] = Counter()
         self._smallest: int | None = None
         self._attempts: list[set[tuple[str, int]]] = []
+        self._owners: dict[str, Mapping[str, Any]] = {}
+        self._notes: list[str] = []
 
     def on_run_start(self, state: ServerState) -> None:
         lines = [line for line in self._directory.logs["privacy"].read() if line.get("what") == CENTROIDS]
@@ -55,17 +57,35 @@ class PrivacyReport(Callback):
         sizes = [line["k"] for line in lines if line.get("k") is not None]
         self._smallest = min(sizes, default=None)
         self._attempts = []
+        known = self._directory.path / "privacy.json"
+        self._owners = dict(self._directory.read_json("privacy.json").get("owners", {})) if known.is_file() else {}
 
     def on_round_start(self, round: int, num_clients: int) -> None:
         self._attempts.append(set())
 
     def on_client_end(self, phase: str, stats: ClientStats) -> None:
         self._attempts[-1].add((phase, stats.client_id))
+        self._note_owner(stats)
         size = stats.metrics.get(SMALLEST_CLUSTER)
         if size is not None:
             self._smallest = int(size) if self._smallest is None else min(self._smallest, int(size))
 
+    def _note_owner(self, stats: ClientStats) -> None:
+        """Keep the hash of a client's policy and the head of its ledger, and notice a ledger that went back."""
+        if not stats.owner:
+            return
+        before = self._owners.get(str(stats.client_id))
+        length = stats.owner["ledger"][0]
+        if before is not None and before["ledger"][0] > length:
+            self._notes.append(
+                f"client {stats.client_id}: its ledger went back from {before['ledger'][0]} to {length} lines, so an older "
+                "copy was restored, or it was reset"
+            )
+        self._owners[str(stats.client_id)] = stats.owner
+
     def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        record.notes += self._notes
+        self._notes = []
         released = sorted(client_id for attempt in self._attempts for _, client_id in attempt)
         self._attempts = []
         if self._guarantee is not None:
@@ -97,4 +117,5 @@ class PrivacyReport(Callback):
             by_client = self._guarantee.by_client(self._releases)
             if by_client:
                 report[CENTROIDS]["epsilon_by_client"] = by_client
-        return {**report, "warnings": self._warnings}
+        owners = {"owners": self._owners} if self._owners else {}
+        return {**report, **owners, "warnings": self._warnings}

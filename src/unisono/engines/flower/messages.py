@@ -153,6 +153,7 @@ def answer_content(answer: ClientResult) -> RecordDict:
         "metrics": dict(update.metrics),
         "samples": stats.num_samples,
         "seconds": stats.seconds,
+        "owner": dict(stats.owner),
     }
     content = RecordDict({"answer": ConfigRecord({"answer": json.dumps(told)}), "update": payload_record(update.payload)})
     if _is_filled(answer.local):
@@ -192,7 +193,8 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
-    stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics)
+    owner = _owner(told.get("owner"))
+    stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics, owner)
     return ClientResult(update, local, stats)
 
 
@@ -214,6 +216,14 @@ def _finite(what: str, value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{what} is {number}")
     return number
+
+
+def _owner(value: Any) -> dict[str, Any]:
+    """Return what a client says about its own rules, if it has the form that clients give it."""
+    match value:
+        case {"policy": str(policy), "ledger": [int(number), str(head)]} if len(policy) == len(head) == 64:
+            return {"policy": policy, "ledger": [number, head]}
+    return {}
 
 
 def _is_filled(payload: Payload) -> bool:
