@@ -74,12 +74,8 @@ def start(
     summarise(finished, quiet=False, json=False)
     query = next(file for file, head in zip(found.files, found.heads, strict=True) if head is not None)
     console.print("\nNext:")
-    for command in (
-        f"neighbors {planned.path} {shlex.quote(str(query))}",
-        f"duplicates {planned.path}",
-        f"outliers {planned.path}",
-    ):
-        console.print(f"  unisono {command}", soft_wrap=True)
+    for words in (["neighbors", planned.path, query], ["duplicates", planned.path], ["outliers", planned.path]):
+        console.print(f"  unisono {shlex.join(map(str, words))}", soft_wrap=True)
 
 
 def _agreed() -> bool:
