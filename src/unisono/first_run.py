@@ -38,7 +38,7 @@ LONG = 1.3
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked for.
+    """Options of the user.
 
     Args:
         labels: whether the folders inside each site name classes.

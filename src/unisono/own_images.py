@@ -26,7 +26,7 @@ TYPE_BITS = {torch.uint8: 8, torch.uint16: 16, torch.float32: 32}
 
 @dataclass(frozen=True)
 class Head:
-    """What an image file says about itself.
+    """Size and depth of an image, as its file states them.
 
     Args:
         width: in pixels.

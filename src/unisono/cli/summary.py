@@ -51,18 +51,21 @@ def print_floors(console: Console, directory: RunDirectory, probes: dict[str, fl
     from unisono.evaluation.truth import NUMBERS, tell
 
     floors = directory.floors
+    rows = {**floors, "this run": probes}
     truth = tell(probes, floors)
     if truth.sentences or truth.warnings:
-        shown = {**floors, "this run": probes}
-        rows = [[name, *(decimal(scores.get(name)) for scores in shown.values())] for name in NUMBERS if name in probes]
+        numbers = [[name, *(decimal(scores.get(name)) for scores in rows.values())] for name in NUMBERS if name in probes]
         console.print()
-        console.print(make_table(["without labels", *shown], rows, right=list(shown)))
+        console.print(make_table(["without labels", *rows], numbers, right=list(rows)))
         for sentence in (*truth.sentences, *(f"warning: {warning}" for warning in truth.warnings)):
             console.print(f"\n{sentence}", soft_wrap=True)
+        rows = {row: {name: value for name, value in scores.items() if name not in NUMBERS} for row, scores in rows.items()}
+    if not any(rows["this run"].keys() & rows[name].keys() for name in floors):
+        return
     above, sentence = verdict(probes, floors)
+    console.print()
+    console.print(floor_table(rows))
     if sentence:
-        console.print()
-        console.print(floor_table({**floors, "this run": probes}))
         console.print(f"\n{sentence if above else f'warning: {sentence}'}")
 
 
