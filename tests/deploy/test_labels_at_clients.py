@@ -48,9 +48,9 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def write_classes(path: Path, number: int) -> Path:
-    """Stripes of two widths; every third is unlabelled, and client 0 has three of a rare kind. Client 1 has folders of classes."""
+    """Stripes of two widths; every third is unlabelled, and client 0 has three of a rare kind. Client 1 has folders."""
     generator = np.random.default_rng(number)
-    kinds = [(WIDE, NARROW, "other")[index % 3] for index in range(60 + 6 * number)]
+    kinds = [(WIDE, NARROW, "other")[index % 3] for index in range(40 + 12 * number)]
     kinds[:3] = [RARE] * 3 if number == 0 else kinds[:3]
     samples = np.stack([_stripes(generator, {WIDE: 0.6, RARE: 1.6}.get(kind, 2.6)) for kind in kinds])
     if number != 1:
