@@ -24,6 +24,8 @@ AdmissionCheck = Callable[[int, Description], str | None]
 """Return why a client cannot take part, from its description; None if it can."""
 
 QUERY_SECONDS = 300.0
+SOON = 30.0
+"""Seconds that the start of a run waits for a client that cannot yet."""
 
 
 class Membership(Protocol):
@@ -141,12 +143,20 @@ class FlowerMembership:
         self._collect(nodes)
 
     def wait(self, wanted: int, seconds: float) -> None:
-        """Wait until so many clients have described themselves, or for so long; go on with those that are there."""
+        """Wait until so many clients have described themselves or refused, or for so long; go on with those that are there.
+
+        A client that may agree within seconds, because its owner is asked, has not refused yet.
+        """
         deadline = time.monotonic() + seconds
         self.refresh()
-        while len(self.descriptions) + len(self.refused) < wanted and time.monotonic() < deadline:
+        while len(self.descriptions) + self._num_refused < wanted and time.monotonic() < deadline:
             time.sleep(0.3)
             self.refresh()
+
+    @property
+    def _num_refused(self) -> int:
+        delays = [self.retry_delay(reason) for reason in self.refused.values()]
+        return sum(delay is None or delay > SOON for delay in delays)
 
     def set_admission_check(self, check: AdmissionCheck) -> None:
         """Check all clients that have described themselves, and from now on every new one."""
