@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -371,3 +373,15 @@ def test_the_file_that_init_writes_has_every_key(clients: Clients) -> None:
 )
 def test_the_server_asks_again_when_a_client_says_so(reason: str, seconds: float | None) -> None:
     assert retry_delay(reason) == seconds
+
+
+def test_the_page_for_owners_has_every_key_with_its_default_and_meaning() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "site-owners.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| `[a-z]+\.[a-z_]+` \|", line)]
+    expected = []
+    for table, section in Policy().tables.items():
+        for key, field in type(section).model_fields.items():
+            value = section.model_dump(mode="json")[key]
+            default = "unset" if value is None else f"`{json.dumps(value)}`"
+            expected.append(f"| `{table}.{key}` | {default} | {field.description} |")
+    assert rows == expected
