@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
@@ -24,8 +25,10 @@ from tests.deploy.test_client import EXCHANGE, GROUP_NORM, SHARING, SIMPLE, Clie
 from unisono.core.config import merge, read_toml, write_toml
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
+from unisono.core.payload import Update
 from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
+from unisono.deploy.ledger import Ledger
 from unisono.deploy.policy import fingerprint
 from unisono.deploy.policy_tables import Policy, num_bytes, with_new_keys
 from unisono.deploy.refusal import RefusedError, retry_delay
@@ -48,6 +51,7 @@ TABLE: list[tuple[str, Any, Any, Tree, Tree]] = [
     ("allow.reveals", ["statistics"], ["parameters"], SIMPLE, {}),
     ("require.secure_aggregation", True, False, SIMPLE, {}),
     ("require.min_cohort", 4, 3, {**SIMPLE, **SECURE}, {"extra": MASKED}),
+    ("require.max_weight_share", 0.3, 0.4, {**SIMPLE, **SECURE, "aggregation": {"weighting": "uniform"}}, {"extra": MASKED}),
     ("require.min_samples", 41, 40, SIMPLE, {}),
     ("require.cluster_statistics", "local-dp", "k-anonymous", ORCHESTRA, {}),
     ("require.cluster_statistics", "none", "local-dp", LOCAL_DP, {}),
@@ -87,6 +91,7 @@ OTHERS = {
     "budget.max_failures": "test_hostile_server.py, failures",
     "budget.clip_norm": "test_client.py, clipped and noisy",
     "budget.noise_multiplier": "test_client.py, clipped and noisy",
+    "budget.distributed_noise": "here",
     "resources.hours": "here",
     "resources.max_load": "here",
     "resources.max_seconds_per_round": "here",
@@ -385,3 +390,37 @@ def test_the_page_for_owners_has_every_key_with_its_default_and_meaning() -> Non
             default = "unset" if value is None else f"`{json.dumps(value)}`"
             expected.append(f"| `{table}.{key}` | {default} | {field.description} |")
     assert rows == expected
+
+
+@pytest.mark.parametrize(("weighting", "parts"), [("uniform", 2), ("samples", 1)])
+def test_noise_is_shared_only_where_all_weigh_the_same(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighting: str, parts: int
+) -> None:
+    """Of three clients all must stay, and one may be dishonest, so two add noise."""
+    tree = merge({**SIMPLE, **SECURE}, {"aggregation": {"weighting": weighting}, "model": {"norm": "group"}})
+    asked = first_request(clients, tree, {"extra": MASKED})
+    noise = {"clip_norm": 1e-6, "noise_multiplier": 1e5}
+    start = asked.broadcast.flatten()
+    for distributed in (False, True):
+        path = tmp_path / str(distributed)
+        path.mkdir()
+        client = client_with(clients, path, {"budget": {**noise, "distributed_noise": distributed}})
+        begin = Spy(client._sums.begin)
+        monkeypatch.setattr(client._sums, "begin", begin)
+        client.answer(asked)
+        sent = begin.update.payload.flatten()
+        moved = torch.cat([(sent[name] - start[name]).flatten() for name in sent if sent[name].is_floating_point()])
+        expected = 0.1 / (parts if distributed else 1) ** 0.5
+        assert float(moved.std()) == pytest.approx(expected, rel=6 / (2 * len(moved)) ** 0.5), "six standard errors"
+        assert Ledger(ClientDirectory.open(path)).intents[0]["noise"] == 1e5, "the sum has all of it"
+
+
+class Spy:
+    """Keeps the update that is about to be masked."""
+
+    def __init__(self, begin: Any) -> None:
+        self._begin = begin
+
+    def __call__(self, run: str, request: Request, update: Update, *rest: Any) -> Any:
+        self.update = update
+        return self._begin(run, request, update, *rest)
