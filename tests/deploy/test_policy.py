@@ -21,6 +21,7 @@ pytest.importorskip("flwr")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.attacks import attack
 from tests.deploy.test_client import EXCHANGE, GROUP_NORM, SHARING, SIMPLE, Clients, Run, question, request
 from unisono.core.config import merge, read_toml, write_toml
 from unisono.core.context import Context
@@ -174,6 +175,7 @@ def test_compilers_start_only_if_the_owner_says_so(clients: Clients, tmp_path: P
         client_with(clients, tmp_path, {}).answer(request(Run(clients, compiled)))
 
 
+@attack("A12", "Reads a function of chosen samples off metrics and scores", "only listed ones leave, with three digits")
 def test_scores_and_metrics_leave_as_listed(clients: Clients, tmp_path: Path) -> None:
     asked = request(Run(clients, SIMPLE))
     (tmp_path / "a").mkdir()
@@ -211,6 +213,7 @@ def test_numbers_keep_two_digits(number: float, down: float, up: float) -> None:
     assert rounded(-number, 2) == -up
 
 
+@attack("A17", "Asks for statistics of the data at any number of image sizes", "refused beyond bounds.max_sizes")
 def test_statistics_are_told_for_few_sizes(clients: Clients, tmp_path: Path) -> None:
     client = client_with(clients, tmp_path, {"bounds": {"max_sizes": 2}})
     for size in (8, 16, 8):
@@ -219,6 +222,7 @@ def test_statistics_are_told_for_few_sizes(clients: Clients, tmp_path: Path) -> 
         client.describe(question(merge(SIMPLE, {"data": {"image_size": 24}})))
 
 
+@attack("A16", "Starts run after run to have every count begin anew", "refused beyond budget.max_rounds, budget.max_runs")
 def test_rounds_and_runs_are_counted_over_the_lifetime(clients: Clients, tmp_path: Path) -> None:
     run = Run(clients, SIMPLE)
     asked = request(run)
@@ -233,6 +237,7 @@ def test_rounds_and_runs_are_counted_over_the_lifetime(clients: Clients, tmp_pat
     client_with(clients, tmp_path / "a", {"budget": {"max_runs": 2}}).answer(other)
 
 
+@attack("A24", "Names a client that it works with as neighbour of all others (CF-CL)", "refused unless the owner lists it")
 def test_samples_go_to_listed_peers_and_only_so_many(tmp_path: Path) -> None:
     clients = Clients(tmp_path, **merge(SHARING, {"peers": {"exchange": [1]}}))
     run = Run(clients, EXCHANGE)
