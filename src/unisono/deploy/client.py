@@ -88,7 +88,7 @@ class DeployedClient:
             config = checked_config(question["config"], self._config)
             dataset = load_client_data(self._directory, config.data)
             config = config.fitted(dataset.input_shape, on_gpu=False, has_bf16=False)
-            info = run_info_of(question["run_info"] or provisional_run_info(dataset, question, self._config), config)
+            info = run_info_of(question["run_info"] or provisional_run_info(dataset, question, config), config)
             method = config.method_class(config.method, info)
             run = question.get("run")
             gate = Gate(self._directory, self._books, None if run is None else str(run), "", config, method)
@@ -181,7 +181,8 @@ class ClientRun:
                 f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
                 f"{self.method.info.input_shape}."
             )
-        labels = visible_labels(dataset, self._directory.config) if self.method.needs_labels else None
+        classes, owner = self.config.labels.classes, self._directory.config
+        labels = visible_labels(dataset, classes, owner) if self.method.needs_labels else None
         return ClientData(dataset.samples, torch.arange(len(dataset.samples)), labels, self._device, dataset.num_clustered_rows)
 
     @cached_property

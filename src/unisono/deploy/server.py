@@ -19,6 +19,7 @@ from unisono.deploy.directories import DeployServerConfig, ServerDirectory
 from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
 from unisono.deploy.identity import KnownKeys
 from unisono.deploy.negotiation import DataSpec, negotiate
+from unisono.deploy.refusal import retry_delay
 from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import FlowerMembership
@@ -35,7 +36,7 @@ from unisono.runs.evaluation import Evaluation, EvaluationCallback
 POLL = 0.3
 PUBLIC_TABLES = (
     "format", "method", "graph", "views", "model", "training", "federation", "cohort", "aggregation", "privacy", "compression",
-    "consent", "evaluation",
+    "consent", "evaluation", "labels",
 )  # fmt: skip
 LOCK_SECONDS = 60.0
 """Time that a server which was killed a moment ago gets to leave its run directory."""
@@ -176,6 +177,7 @@ def _connect(
         "num_rounds": config.federation.rounds,
     }
     members = FlowerMembership(grid, num_clients, host.keys, question, note)
+    members.retry_delay = retry_delay
     expected = num_clients if host.keys is None else len(host.keys)
     members.wait(host.config.min_clients or expected, host.config.start_timeout)
     if not members.descriptions:
@@ -218,14 +220,32 @@ def _fitted(config: Config, data_spec: DataSpec, directory: RunDirectory, note: 
 
 def _method(config: Config, data_spec: DataSpec, num_clients: int) -> Method:
     """Build the method for the data that was agreed on; raise UserError if the parts of the config do not fit each other."""
+    spec, classes = data_spec, config.labels.classes
     info = RunInfo(
-        data_spec.shape, data_spec.mean, data_spec.std, None, num_clients, config.federation.rounds, config.method_sections
+        spec.shape, spec.mean, spec.std, len(classes) or None, num_clients, config.federation.rounds, config.method_sections
     )
     method = config.method_class(config.method, info)
     if method.needs_labels:
-        raise UserError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
+        check_labels(config)
     check_run(config, method, num_clients)
     return method
+
+
+def check_labels(config: Config) -> None:
+    """Refuse a recipe whose labels the clients of a federation could not give."""
+    name = config.method_name
+    if not config.labels.classes:
+        raise UserError(f"method {name!r} needs labels: list the names of the classes in labels.classes.")
+    if config.labels.fraction != 1:
+        raise UserError(
+            f"labels.fraction hides labels in a simulation, got {config.labels.fraction:g}: set it to 1; the clients of a "
+            "federation have the labels that they have."
+        )
+    if not config.privacy.secure_aggregation:
+        raise UserError(
+            f"method {name!r} needs labels, and clients let what they learn from labels leave under masks only: set "
+            "privacy.secure_aggregation = true."
+        )
 
 
 def public_tree(config: Config) -> dict[str, Any]:
