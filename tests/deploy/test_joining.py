@@ -15,11 +15,11 @@ pytest.importorskip("flwr")
 from tests.attacks import attack
 from unisono.core.errors import UserError
 from unisono.deploy import joining
+from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.certificates import Authority, expiry
 from unisono.deploy.directories import ClientDirectory, ServerDirectory
 from unisono.deploy.init import create_federation
 from unisono.deploy.joining import accept, add, authority_fingerprint, join, remove, rotate_certificate, rotate_key
-from unisono.deploy.known_keys import KnownKeys
 from unisono.deploy.members import Members, stored_members, take_members
 from unisono.engines.flower.control import key_bytes
 
@@ -70,7 +70,7 @@ def test_a_site_joins_with_a_key_of_its_own_and_the_others_hear_of_it(operator: 
     assert (client.config.client_id, client.config.server) == (2, "fed.example.org:9092")
     assert client.keys == operator.server.keys
     assert stat.S_IMODE(client.key.stat().st_mode) == 0o600
-    assert key_bytes((operator.site / "node.pub").read_text()) in KnownKeys(operator.server)
+    assert key_bytes((operator.site / "node.pub").read_text()) in AdmittedKeys(operator.server)
     other = operator.client(0)
     assert 2 not in other.keys
     assert take_members(other, operator.list)
@@ -79,7 +79,7 @@ def test_a_site_joins_with_a_key_of_its_own_and_the_others_hear_of_it(operator: 
 
 
 def test_a_client_changes_its_key_and_keeps_its_number(operator: Operator) -> None:
-    client, known = operator.client(1), KnownKeys(operator.server)
+    client, known = operator.client(1), AdmittedKeys(operator.server)
     before = client.keys[1]
     assert known[key_bytes(before)] == 1
     mark = rotate_key(client)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -26,14 +28,14 @@ from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
 from unisono.deploy.policy import fingerprint
 from unisono.deploy.policy_tables import Policy, num_bytes, with_new_keys
-from unisono.deploy.refusal import RefusedError
+from unisono.deploy.refusal import RefusedError, retry_delay
 from unisono.deploy.release import rounded
 from unisono.deploy.resources import check_time, time_limit
 from unisono.engines.flower.messages import Request
 
 Tree = dict[str, Any]
 SECURE: Tree = {"privacy": {"secure_aggregation": True}}
-MASKED: Tree = {"cohort": [0, 1, 2], "nonce": "7" * 32}
+MASKED: Tree = {"cohort": [0, 1, 2], "threshold": 3, "nonce": "7" * 32, "max_weight": 64.0}
 ORCHESTRA: Tree = {
     **SIMPLE,
     "method": {"name": "orchestra", "projection_dim": 8, "num_local_clusters": 2, "num_global_clusters": 2},
@@ -99,7 +101,7 @@ OTHERS = {
     "labels.use": "test_labels_at_clients.py",
     "labels.classes": "test_labels_at_clients.py",
     "labels.min_per_class": "test_labels_at_clients.py",
-    "log.audit": "test_audit.py",
+    "log.audit": "tests/cli/test_deploy_owner.py",
     "log.errors": "here",
 }
 """Keys that have a test of their own, and where."""
@@ -355,3 +357,31 @@ def test_the_file_that_init_writes_has_every_key(clients: Clients) -> None:
         for key in type(section).model_fields:
             assert f"\n{key} =" in text or f"\n# {key} =" in text, (table, key)
     assert set(read_toml(clients.directories[0].path / CLIENT_FILE)) >= set(Policy().tables)
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds"),
+    [
+        ("pending: waits for its owner: unisono deploy approve client-0 3f9a", 10.0),
+        ("refused: not-now: this client works from 19:00-06:00, in 35 minutes again.", 35 * 60.0),
+        ("not-now: in 0 minutes again", 60.0),
+        ("not-now: in 9999 minutes again", 24 * 3600.0),
+        ("not-now", 60.0),
+        ("refused: policy:budget.max_rounds", None),
+        ("the client failed; its own log says why", None),
+    ],
+)
+def test_the_server_asks_again_when_a_client_says_so(reason: str, seconds: float | None) -> None:
+    assert retry_delay(reason) == seconds
+
+
+def test_the_page_for_owners_has_every_key_with_its_default_and_meaning() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "site-owners.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| `[a-z]+\.[a-z_]+` \|", line)]
+    expected = []
+    for table, section in Policy().tables.items():
+        for key, field in type(section).model_fields.items():
+            value = section.model_dump(mode="json")[key]
+            default = "unset" if value is None else f"`{json.dumps(value)}`"
+            expected.append(f"| `{table}.{key}` | {default} | {field.description} |")
+    assert rows == expected

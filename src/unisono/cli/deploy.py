@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unisono.cli import options
+from unisono.cli import deploy_owner, options
 from unisono.cli.deploy_members import ServerOption
 from unisono.cli.deploy_members import register as register_members
 from unisono.cli.error_output import Commands
@@ -213,4 +213,5 @@ def fetch(
     print(fetch_run(ServerDirectory.open(server), run, to or Path("runs") / Path(run).name))
 
 
+deploy_owner.add_to(app)
 register_members(app)

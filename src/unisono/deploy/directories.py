@@ -114,7 +114,7 @@ class ServerDirectory:
 
     @property
     def token(self) -> str:
-        """Secret that commands show to the server's Control API; made when it is first needed."""
+        """Secret that commands show the server's Control API; made when it is first needed."""
         return own_secret(self.path / "control.token").hex()
 
     @property

@@ -66,7 +66,11 @@ def check_client_policy(method: Method, config: Config, policy: Policy) -> None:
             raise RefusedError(f"allow.reveals lacks {share.reveals.value!r}, which group {group!r} tells.", "allow.reveals")
     if method.needs_labels and not policy.labels.use:
         raise RefusedError(f"labels.use is false, and method {config.method_name!r} needs labels.", "labels.use")
-    if policy.needs_masks and not masked:
+    if method.needs_labels and not set(config.labels.classes) & set(policy.labels.classes):
+        raise RefusedError("labels.classes lists none of the recipe's classes.", "labels.classes")
+    if method.needs_labels and method.info.num_classes != len(config.labels.classes):
+        raise RefusedError(f"the run has {method.info.num_classes} classes, and its recipe names {len(config.labels.classes)}")
+    if not masked and (policy.require.secure_aggregation or method.needs_labels):
         key = "require.secure_aggregation" if policy.require.secure_aggregation else "labels.use"
         raise RefusedError(f"{key}: updates leave under masks only; set privacy.secure_aggregation = true in the recipe.", key)
     if masked:
@@ -143,7 +147,7 @@ class Gate:
         self._check_recipe()
         if kind == "evaluate" and not owner.allow.probes:
             raise RefusedError("allow.probes is empty: no scores leave this client.", "allow.probes")
-        if kind == "evaluate" and (self._config.privacy.secure_aggregation or owner.needs_masks):
+        if kind == "evaluate" and (self._config.privacy.secure_aggregation or owner.require.secure_aggregation):
             raise RefusedError("scores are not masked, and this run promises masks", "require.secure_aggregation")
         check_received(request.received, owner.bounds)
         cohort = None
@@ -151,17 +155,19 @@ class Gate:
             cohort = self.check_cohort([int(client) for client in request.extra["cohort"]])
         self._check_counts(kind, request)
         release = self._check_budget(kind)
-        nonce = request.extra.get("nonce")
-        if nonce is not None and ledger.used(str(nonce)):
-            raise RefusedError("the masks of a sum are used once, and the server asks for old ones")
         self._points = Counter()
         self._intent = ledger.begin(
             {
                 "kind": kind, "run": run, "round": request.round, "phase": request.phase, "recipe": self._recipe, "spec": spec,
-                "policy": owner.fingerprint, "nonce": None if nonce is None else str(nonce), "cohort": cohort,
+                "policy": owner.fingerprint, "cohort": cohort,
                 "noise": release.noise, "local_epsilon": release.local_epsilon, "local_delta": release.local_delta,
             }
         )  # fmt: skip
+
+    @property
+    def intent(self) -> Mapping[str, Any]:
+        """The line of the ledger for the request that is being answered."""
+        return self._ledger.chain.lines[self._intent]
 
     def admit_description(self, size: str) -> None:
         """Raise a RefusedError, or write the intent to describe the data into the ledger.

@@ -146,8 +146,8 @@ class PeersTable(Section):
 class LabelsTable(Section):
     """Labels of this client's samples: the table ``[labels]``."""
 
-    use: bool = Field(False, description="methods may learn from labels here; updates then leave under masks only")
-    classes: tuple[str, ...] = Field((), description="names of the classes that count; samples of others are unlabelled")
+    use: bool = Field(False, description="methods may learn from labels here; their updates then leave under masks only")
+    classes: tuple[str, ...] = Field((), description="names of the classes that count; samples of other classes are unlabelled")
     min_per_class: int = Field(10, ge=1, description="classes with fewer samples here are unlabelled")
 
 
@@ -180,11 +180,6 @@ class Policy(Section):
         """SHA-256 of all keys with their values, in a canonical form."""
         values = {name: table.model_dump(mode="json") for name, table in self.tables.items()}
         return hashlib.sha256(canonical(values)).hexdigest()
-
-    @property
-    def needs_masks(self) -> bool:
-        """True if averaged groups may leave masked only; labels imply it."""
-        return self.require.secure_aggregation or self.labels.use
 
 
 OLD_KEYS: dict[str, str] = {

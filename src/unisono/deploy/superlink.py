@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from unisono.core.errors import UserError
+from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.directories import ServerDirectory
-from unisono.deploy.known_keys import KnownKeys
 from unisono.engines.flower.door import Door
 from unisono.engines.flower.internals import serve_superlink
 
@@ -41,7 +41,7 @@ def main(path: Path, arguments: Sequence[str]) -> None:
     """
     try:
         directory = ServerDirectory.open(path)
-        keys = None if directory.config.insecure else KnownKeys(directory).current
+        keys = None if directory.config.insecure else AdmittedKeys(directory).current
         serve_superlink(arguments, partial(Door, keys=keys, token=directory.token), has_room(directory))
     except UserError as error:
         sys.exit(str(error))

@@ -14,7 +14,7 @@ FORMER_SECONDS = 60
 """Seconds after which keys that are no longer taken are forgotten."""
 
 
-class KnownKeys(Mapping[bytes, int]):
+class AdmittedKeys(Mapping[bytes, int]):
     """Number of a client by its public key, as Flower sends it; a look reads the files again if they have changed.
 
     Args:
