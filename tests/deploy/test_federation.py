@@ -230,8 +230,8 @@ def test_a_client_that_is_killed_in_a_round_is_left_out_and_comes_back(federatio
     federation.wait_for(lambda: federation.process(federation.clients[1], "supernode").pid != node.pid)
 
 
-def test_a_revoked_client_is_turned_away_and_the_others_go_on(federation: RunningFederation) -> None:
-    done = federation.unisono("deploy", "revoke", "2", "--server", str(federation.server.path))
+def test_a_removed_client_is_turned_away_and_the_others_go_on(federation: RunningFederation) -> None:
+    done = federation.unisono("deploy", "remove", "2", "--server", str(federation.server.path))
     assert done.returncode == 0, done.stderr
     assert "client 2 is turned away from now on" in done.stdout
     assert [client for client, _ in node_table(federation.server)] == [0, 1]

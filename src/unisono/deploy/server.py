@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,13 @@ from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import Dataset
+from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.directories import DeployServerConfig, ServerDirectory
 from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
 from unisono.deploy.identity import KnownKeys
+from unisono.deploy.members import MEMBERS_FILE
 from unisono.deploy.negotiation import DataSpec, negotiate
 from unisono.deploy.refusal import retry_delay
-from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
@@ -53,14 +54,20 @@ class ServerInfo:
     """
 
     config: DeployServerConfig
-    keys: dict[bytes, int] | None
+    keys: Mapping[bytes, int] | None
     path: Path | None = None
 
     @staticmethod
     def of(directory: ServerDirectory) -> ServerInfo:
         """Return the server of a directory."""
-        keys = None if directory.config.insecure else {key_bytes(line): client for client, line in directory.keys.items()}
+        keys = None if directory.config.insecure else AdmittedKeys(directory)
         return ServerInfo(directory.config, keys, directory.path)
+
+    @property
+    def members(self) -> str | None:
+        """The signed list of members as text, None where there is none."""
+        file = None if self.path is None else self.path / MEMBERS_FILE
+        return file.read_text() if file is not None and file.is_file() and self.keys is not None else None
 
     def load_labelled(self, shape: tuple[int, ...], config: Config) -> Dataset | None:
         """Return the server's labelled samples in the federation's shape; None where it has none."""
@@ -169,16 +176,17 @@ def _connect(
     grid: Any, config: Config, host: ServerInfo, known: dict[str, Any], note: Callable[[str], None]
 ) -> FlowerMembership:
     """Wait for clients and ask each to describe its data."""
-    num_clients = host.config.num_clients
+    num_clients = config.partition.num_clients  # clients that joined later are no part of this run
     question = {
         "config": public_tree(config),
         **known,
         "num_clients": num_clients,
         "num_rounds": config.federation.rounds,
+        "members": host.members,
     }
     members = FlowerMembership(grid, num_clients, host.keys, question, note)
     members.retry_delay = retry_delay
-    expected = num_clients if host.keys is None else len(host.keys)
+    expected = num_clients if host.keys is None else len({client for client in host.keys.values() if client < num_clients})
     members.wait(host.config.min_clients or expected, host.config.start_timeout)
     if not members.descriptions:
         reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(members.refused.items()))
