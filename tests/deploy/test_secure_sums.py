@@ -143,7 +143,8 @@ def test_ten_clients_with_one_killed_after_sharing_end_with_the_right_sum(tmp_pa
 def test_three_of_ten_lost_below_the_threshold_is_a_clear_refusal_and_nothing_is_revealed(tmp_path: Path) -> None:
     clients = Clients(tmp_path, 10)
     clients.lost = {"masked": [1, 4, 7]}
-    run = Run(clients, merge(TEN, {"privacy": {"secure_aggregation": True, "secure_threshold": 0.8}}), secure=True)
+    tree = merge(TEN, {"privacy": {"secure_aggregation": True, "secure_threshold": 0.8}, "federation": {"retries": 3}})
+    run = Run(clients, tree, secure=True)
     sentence = r"7 of 10 clients sent a masked vector, and this masked sum needs 8: it is void, and nothing is revealed"
     with pytest.raises(UserError, match=sentence):
         run.go()
