@@ -216,7 +216,7 @@ def test_an_unknown_node_is_refused(federation: RunningFederation) -> None:
 def test_a_client_that_is_killed_in_a_round_is_left_out_and_comes_back(federation: RunningFederation) -> None:
     run = federation.server.runs / "killed"
     command = ["deploy", "run", "fedema", "--server", str(federation.server.path), "--name", "killed", "--detach"]
-    settings = (*FEDEMA, "federation.rounds=4", "engine.client_timeout=12", "training.local_epochs=3")
+    settings = (*FEDEMA, "federation.rounds=4", "engine.client_timeout=600", "training.local_epochs=3")
     assert federation.unisono(*command, *sets(settings)).returncode == 0
     federation.wait_for(lambda: len(list(read_lines(run / "metrics.jsonl"))) >= 1)
     node = federation.process(federation.clients[1], "supernode")
