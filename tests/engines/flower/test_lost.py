@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from unisono.engines.flower.lost import LossDetectingGrid
 
@@ -20,6 +21,7 @@ class FakeGrid:
     """A grid with one node, which answers what it is told to."""
 
     def __init__(self) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.started = datetime.now(UTC) - timedelta(hours=1)
         self.sent: dict[str, Message] = {}
         self.answered: set[str] = set()
