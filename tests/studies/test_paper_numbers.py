@@ -133,7 +133,7 @@ def fedmcc_numbers(cell: Resolved) -> dict[str, Any]:
 
 def uv_numbers(cell: Resolved) -> dict[str, Any]:
     dataset = cell.options["data.dataset"]
-    heads = {"method.uv_scale": 1.0, "method.uv_hidden_dim": 2048, "method.uv_dim": 128}
+    heads: dict[str, Any] = {"method.uv_scale": 1.0, "method.uv_hidden_dim": 2048, "method.uv_dim": 128}
     heads |= {
         "method.hidden_dim": 2048,
         "method.projection_dim": 128,
