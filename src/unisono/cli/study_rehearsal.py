@@ -100,7 +100,8 @@ def _row(result: CellRehearsal) -> list[str]:
 def _sentences(found: Sequence[CellRehearsal], num_runs: int, total: float, jobs: int) -> list[str]:
     """Return the sum of all cells, and what a reader should know about them."""
     at_a_time = f", {jobs} runs at a time" if jobs > 1 else ""
-    sentences = [f"\n{len(found)} cells, {num_runs} runs: about {spoken(total)} on this machine{at_a_time}."]
+    numbers = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in ((len(found), "cell"), (num_runs, "run")))
+    sentences = [f"\n{numbers}: about {spoken(total)} on this machine{at_a_time}."]
     if any(result.synthetic for result in found):
         sentences.append("Noise: samples of the same shapes, as the data set is not on this machine or too large for it.")
     if any(result.measured_batch < result.batch_size for result in found):
