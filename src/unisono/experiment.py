@@ -156,6 +156,7 @@ class Experiment:
             true,
             data.finetune_samples,
             data.finetune_labels,
+            data.owners[:number] if data.owners is not None and self.config.partition.scheme == "natural" else None,
         )
 
     def initial_server(self) -> Payload:

@@ -97,7 +97,7 @@ class ServerDirectory:
 
     @property
     def token(self) -> str:
-        """What commands show the server's Control API; made when it is first needed."""
+        """Secret that commands show the server's Control API; made when it is first needed."""
         return own_secret(self.path / "control.token").hex()
 
     @property
