@@ -19,12 +19,13 @@ import unisono
 from unisono import tune_plan
 from unisono.cli.main import app
 from unisono.config import resolve
-from unisono.core.config import merge, parse_overrides
+from unisono.core.config import make_section, merge, parse_overrides
 from unisono.core.errors import UserError
 from unisono.core.method import methods
 from unisono.data import example_sites
 from unisono.data.datasets import DataConfig, datasets, load_dataset
 from unisono.data.partition import partitioners
+from unisono.deploy.policy_tables import Policy
 from unisono.evaluation.config import ProbeName
 from unisono.experiment import check_privacy
 from unisono.models.backbones import backbones
@@ -187,6 +188,8 @@ def test_a_command_with_a_slip_is_noticed(command: str, tmp_path: Path) -> None:
 def test_every_option_and_recipe_in_the_text_exists(name: str) -> None:
     tree = resolve({"method": {"name": "simclr"}}).as_tree()
     known = {table: set(options) for table, options in tree.items() if isinstance(options, dict)}
+    for table, section in Policy().tables.items():  # of client.toml
+        known.setdefault(table, set()).update(type(section).model_fields)
     known["method"] = {"name"}.union(*(methods[method].Config.model_fields for method in methods))
     papers = {name.partition("/")[0] for name in list_recipes() if "/" in name}
     recipe = re.compile(rf"({'|'.join(papers)})/[a-z0-9-]+|({'|'.join(methods)})-[a-z0-9-]*(paper|mini|mnist|cifar10|silo)")
@@ -212,6 +215,8 @@ def test_every_toml_block_is_read(name: str, tmp_path: Path) -> None:
             path = tmp_path / "paper.toml"
             path.write_text(text + '[paper]\ntitle = "T"\nreference = "R"\n')
             assert [unknown_names(claim) for claim in read_paper(path).claims] == [[]]
+        elif set(tree) & {"allow", "require", "bounds", "budget", "resources", "peers"} or "use" in tree.get("labels", {}):
+            make_section(Policy, tree, "client")
         elif "project" not in tree:
             check_privacy(resolve(build_tree(merge({"method": {"name": "simclr"}}, tree))))
 
