@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +78,16 @@ def fit(layered: LayeredConfig, dataset: Dataset) -> LayeredConfig:
     return _with(layered, chosen)
 
 
+def fit_views(layered: LayeredConfig) -> LayeredConfig:
+    """Return the options with the views that ``fit`` would choose, and nothing else of what it chooses.
+
+    Args:
+        layered: the options and their sources.
+    """
+    config = resolve(layered.tree)
+    return _with(layered, _not_given(_views(config), layered, config)) if layered.is_method else layered
+
+
 def fitting_notes(layered: LayeredConfig) -> list[str]:
     """Return a sentence about the options that ``fit`` has chosen; none where it has chosen nothing."""
     chosen = next((layer.tree for layer in layered.layers if layer.source == SOURCE), {})
@@ -92,8 +102,13 @@ def operations_per_round(experiment: Experiment) -> float:
     return OPERATIONS * _multiplications_per_sample(experiment) * _samples_per_round(experiment)
 
 
-def estimate_seconds(experiment: Experiment) -> float | None:
-    """Return how long the training of a run takes on this machine, from the time of three steps; None without a loss."""
+def estimate_seconds(experiment: Experiment, clock: Callable[[], float] = time.perf_counter) -> float | None:
+    """Return how long the training of a run takes on this machine, from the time of three steps; None without a loss.
+
+    Args:
+        experiment: the run.
+        clock: ``time.process_time`` gives the time on a machine that does nothing else.
+    """
     method, config = experiment.method, experiment.config
     if not hasattr(method, "loss") or config.engine.device not in ("auto", "cpu") or torch.cuda.is_available():
         return None
@@ -104,9 +119,9 @@ def estimate_seconds(experiment: Experiment) -> float | None:
     seconds = []
     with threads(1):
         for _ in range(3):
-            start = time.perf_counter()
+            start = clock()
             nets["encoder"](views).square().mean().backward()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
     per_batch = OVERHEAD * min(seconds) / len(rows) * config.training.batch_size
     cohort = config.cohort.expected_size(experiment.partition.num_clients)
     return config.federation.rounds * phase_seconds(config, cohort, per_batch * batches_per_turn(experiment))
@@ -141,12 +156,21 @@ def num_workers(config: Config) -> int:
     return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
 
 
+def fit_method(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the table [method] with its options that must fit clients and steps: global clusters, a target's momentum.
+
+    Args:
+        experiment: the run, with its epochs and rounds.
+    """
+    found = merge(_fit_cohort(experiment), _fit_momentum(experiment))
+    return {"method": dict(found.get("method", {}))}
+
+
 def _fit_cohort(experiment: Experiment) -> Tree:
     """Choose views, clients per round, the learning rate, and as many global clusters as the cohort's centroids can fill."""
     config, num_clients = experiment.config, experiment.partition.num_clients
     found: Tree = {"training": {"learning_rate": LEARNING_RATE}} if config.training.optimizer == "sgd" else {}
-    if config.data.dataset in VIEWS and not config.views.model_fields_set - {"preset"}:
-        found["views"] = {"preset": VIEWS[config.data.dataset]}
+    found |= _views(config)
     if num_clients > COHORT and config.cohort.participation is None:
         found["cohort"] = {"size": COHORT}
     cohort = COHORT if "cohort" in found and config.cohort.size is None else config.cohort.expected_size(num_clients)
@@ -155,6 +179,12 @@ def _fit_cohort(experiment: Experiment) -> Tree:
         most = cohort * getattr(options, "num_local_clusters") // CENTROIDS_PER_CLUSTER  # noqa: B009
         found["method"] = {"num_global_clusters": max(2, min(getattr(options, "num_global_clusters"), most))}  # noqa: B009
     return found
+
+
+def _views(config: Config) -> Tree:
+    """Choose the views by the kind of data, where it is known and no other option of views is given."""
+    fits = config.data.dataset in VIEWS and not config.views.model_fields_set - {"preset"}
+    return {"views": {"preset": VIEWS[config.data.dataset]}} if fits else {}
 
 
 def _fit_epochs(experiment: Experiment) -> Tree:

@@ -45,11 +45,6 @@ FEDMCC = {
 }
 
 
-def masked_request(run: Run, client_id: int, **more: Any) -> Request:
-    extra = {"cohort": [0, 1, 2], "nonce": "7" * 32}
-    return replace(request(run, client_id), extra=extra, **more)
-
-
 def kmeans_request(run: Run, centroids: torch.Tensor, phase: str = "assign", round: int = 0) -> Request:
     server = run.federation.initial_state().server.with_groups(centroids={"centroids": centroids})
     return Request(0, round, phase, 0, run.run_spec, run.method.broadcast(server, Context(0, round, phase)))
@@ -76,10 +71,8 @@ def test_sums_of_clusters_leave_masked_or_not_at_all(tmp_path: Path) -> None:
     run = Run(clients, merge(KMEANS, SECURE), secure=True)
     run.go(until=1)
     assert run.failures == []
-    sent = [payload_of(content, "update").groups.get("totals", {}) for content in clients.seen]
-    tensors = [tensor for group in sent for tensor in group.values()]
-    assert len(tensors) == 2 * NUM_CLIENTS
-    assert all(tensor.dtype == torch.int64 for tensor in tensors)
+    assert not any("totals" in payload_of(content, "update").groups for content in clients.seen if "update" in content)
+    assert sum("masked" in content for content in clients.seen) == NUM_CLIENTS
 
 
 @attack("A3", "Reads the totals of k-means in a secure sum", "they are masked")
@@ -130,33 +123,6 @@ def test_the_second_stage_of_fedmcc_learns_under_masks(tmp_path: Path) -> None:
     assert run.failures == []
     before, after = (state.server.groups["cluster_head"] for state in (half, whole))
     assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
-@attack("A5", "Sends a model to one client alone, so that it is not masked", "refused")
-def test_a_model_sent_to_one_client_alone_is_refused_under_masks(tmp_path: Path) -> None:
-    clients = Clients(tmp_path)
-    run = Run(clients, merge(SIMPLE, SECURE))
-    asked = masked_request(run, 0)
-    with pytest.raises(ClientError, match="under masks a model comes to all clients alike"):
-        clients.handlers[0].answer(replace(asked, routed=asked.broadcast, broadcast=Payload()))
-
-
-@attack("A7", "Asks clients of one sum with two models or two recipes", "their masks do not cancel")
-@pytest.mark.parametrize("attack", ["another recipe", "another model"])
-def test_masks_cancel_only_among_clients_that_were_asked_for_the_same(tmp_path: Path, attack: str) -> None:
-    clients = Clients(tmp_path)
-    run = Run(clients, merge(SIMPLE, SECURE))
-    other = Run(clients, merge(SIMPLE, {**SECURE, "training": {"local_epochs": 2}})) if attack == "another recipe" else run
-    total: dict[str, torch.Tensor] = {}
-    for number in range(NUM_CLIENTS):
-        asked = masked_request(run if number == 0 else other, number)
-        if attack == "another model" and number:
-            zeros = {name: {key: 0 * t for key, t in group.items()} for name, group in asked.broadcast.groups.items()}
-            asked = replace(asked, broadcast=Payload(zeros))
-        for name, tensor in clients.handlers[number].answer(asked).update.payload.flatten().items():
-            total[name] = total[name] + tensor if name in total else tensor
-    large = [tensor for tensor in total.values() if tensor.numel() > 20]
-    assert min(float(tensor.double().abs().mean()) for tensor in large) > 2.0**55
 
 
 @attack("A16", "Changes recipe or seed from request to request within a run", "refused")

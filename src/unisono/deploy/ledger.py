@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -85,9 +85,17 @@ class Ledger:
         """Return the hash of the specification under which a run was first seen; None for a new run."""
         return next((line["spec"] for line in self.intents if line["run"] == run and line.get("spec")), None)
 
-    def used(self, nonce: str) -> bool:
-        """Return whether the masks of this number were used."""
-        return any(line.get("nonce") == nonce for line in self.intents)
+    def reveal(self, run: str, round: int, phase: str, survivors: Sequence[int]) -> None:
+        """Write that this client lets the server take the masks off the sum over these clients."""
+        place = {"run": run, "round": round, "phase": phase}
+        self.chain.append({"kind": "reveal", **place, "result": "revealed", "survivors": list(survivors)})
+
+    def revealed(self, run: str, round: int, phase: str) -> list[int] | None:
+        """Return the clients of the sum that was revealed in a phase; None if there is none."""
+        for line in self.chain.lines:
+            if line.get("kind") == "reveal" and (line["run"], line["round"], line["phase"]) == (run, round, phase):
+                return [int(client) for client in line["survivors"]]
+        return None
 
     def runs(self, recipe: str | None = None) -> set[str]:
         """Return the runs that were answered, or those of one recipe."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -203,6 +204,7 @@ class RoundLoop:
         """Run one round; retry it with the next cohort while fewer than the quorum answer."""
         config = self.config.federation
         num_releases = state.num_releases
+        failures: list[ClientError] = []
         for attempt in range(config.retries + 1):
             self.store.rollback()
             record = RoundRecord(state.round)
@@ -210,6 +212,7 @@ class RoundLoop:
             new_state = self._try_round(state, record, attempt, callbacks)
             record.seconds["round"] = time.perf_counter() - start
             num_releases += record.num_releases
+            failures += record.failures
             if new_state is not None:
                 new_state = replace(new_state, num_releases=num_releases)
                 self.store.commit(state.round)
@@ -219,7 +222,8 @@ class RoundLoop:
         self.store.rollback()
         raise UserError(
             f"Round {state.round + 1} stayed below the quorum of {config.quorum:.0%} in {config.retries + 1} attempts, the "
-            f"last with {record.num_answered} of {record.num_asked} clients: see failures.jsonl, or lower federation.quorum."
+            f"last with {record.num_answered} of {record.num_asked} clients{_reason(failures)}: see failures.jsonl, or lower "
+            "federation.quorum."
         )
 
     def _try_round(
@@ -315,6 +319,12 @@ class RoundLoop:
         source = SystemNoise() if self.secret_noise else SeededNoise(ctx.rng(f"noise {attempt}"))
         means = self.postprocessor.add_noise(aggregate.means, broadcast, phase_result.accumulator.counts, expected, source)
         return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
+
+
+def _reason(failures: Sequence[ClientError]) -> str:
+    """Return why most clients failed, in brackets; nothing where none did."""
+    reasons = Counter(failure.reason.rstrip(".") for failure in failures)
+    return f" ({reasons.most_common(1)[0][0]})" if reasons else ""
 
 
 def _filled(payloads: Mapping[int, Payload]) -> dict[int, Payload]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,9 @@ from unisono.privacy.ring import Ring, Words
 
 WIDE_LIMIT = 2.0**22
 HEADROOM = 16.0
-"""Largest update of a tensor with short words, as a multiple of its largest weight."""
+"""Largest update of a tensor with words of 32 bits, as a multiple of its largest weight."""
+NARROW_HEADROOM = 2.0
+"""The same for words of 16 bits, which have few levels: what is beyond is cut."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,19 @@ class Layout:
                 values = deltas[name].detach().reshape(-1).numpy()
                 cut += ring.encode(values, weight, limit, rng, words[place : place + size])
         groups = [x for group in self.template.groups for x in ((weight, 1.0) if group in sent else (0.0, 0.0))]
+        tail = np.array([weight, *groups])
+        end = places[1] + len(tail)
+        cut += self.wide.encode(tail, 1.0, WIDE_LIMIT, rng, wide[places[1] : end])
+        return self.with_metrics([short, wide[:end]], weight, metrics, rng), cut
+
+    def with_metrics(
+        self, vector: Sequence[Words], weight: float, metrics: Mapping[str, float], rng: np.random.Generator
+    ) -> list[Words]:
+        """Return a vector that holds no metrics yet, with a client's; values beyond the limit are cut."""
         told = [x for name in self.metrics for x in ((weight, weight * metrics[name]) if name in metrics else (0.0, 0.0))]
-        tail = np.array([weight, *groups, *told])
-        cut += self.wide.encode(tail, 1.0, WIDE_LIMIT, rng, wide[places[1] :])
-        return [short, wide], cut
+        words = np.zeros(len(told), self.wide.dtype)
+        self.wide.encode(np.array(told, dtype=np.float64), 1.0, WIDE_LIMIT, rng, words)
+        return [vector[0], np.concatenate([vector[1], words])]
 
     def unpack(self, vector: Sequence[Words]) -> WeightedSums:
         """Return what a sum of vectors says."""
@@ -191,14 +202,22 @@ class WeightedSums:
 
 def default_limits(broadcast: Payload) -> dict[str, float]:
     """Return the largest update of each large tensor: 16 times its largest weight, at least 16, a power of two."""
-    limits = {}
+    return {name: HEADROOM * 2.0 ** math.ceil(math.log2(max(1.0, largest))) for name, largest in _largest(broadcast)}
+
+
+def narrow_limits(broadcast: Payload) -> dict[str, float]:
+    """Return the largest update of each large tensor where words are few: twice its largest weight."""
+    return {name: NARROW_HEADROOM * max(1e-3, largest) for name, largest in _largest(broadcast)}
+
+
+def _largest(broadcast: Payload) -> Iterator[tuple[str, float]]:
+    """Yield the largest magnitude in each large tensor."""
     for name, tensor in broadcast.tensors():
         if _is_large(tensor):
             largest = float(torch.stack(tensor.aminmax()).abs().amax()) if tensor.numel() else 0.0
             if not math.isfinite(largest):
                 raise ValueError(f"{name} of the model holds a value that is not finite")
-            limits[name] = HEADROOM * 2.0 ** math.ceil(math.log2(max(1.0, largest)))
-    return limits
+            yield name, largest
 
 
 def _is_large(tensor: Tensor) -> bool:
