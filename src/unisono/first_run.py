@@ -21,7 +21,7 @@ from unisono.core.config import Tree, merge
 from unisono.core.errors import UserError
 from unisono.data.datasets import load_dataset
 from unisono.experiment import Experiment, run_path
-from unisono.fitting import COHORT, LEARNING_RATE, estimate_seconds, in_minutes, num_workers
+from unisono.fitting import COHORT, LEARNING_RATE, estimate_seconds, fit_method, in_minutes, num_workers
 from unisono.own_images import OwnImages
 from unisono.recipes import build_tree
 from unisono.runs.files import write_atomically
@@ -133,6 +133,9 @@ def plan(found: OwnImages, wanted: Wanted) -> Plan:
     recipe = merge(recipe, {"training": {"local_epochs": epochs}, "federation": {"rounds": rounds}})
     reasons["training.local_epochs"] = "passes over the images in a round"
     reasons["federation.rounds"] = f"{rounds * epochs} passes in all, to take about {wanted.minutes:g} min"
+    fitted = fit_method(Experiment.prepare(_config(recipe), dataset))
+    recipe = merge(recipe, fitted)
+    reasons |= {f"method.{option}": "to fit the number of sites and of steps" for option in fitted["method"]}
     experiment = Experiment.prepare(_config(recipe), dataset)
     return Plan(recipe, reasons, experiment, estimate_seconds(experiment))
 
@@ -210,7 +213,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "run": {"name": wanted.name},
     }
     if wanted.method != "simclr":
-        del recipe["views"]
+        del recipe["views"]  # those of the method
     fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
     reasons = {
         "data.layout": "what the levels of folders stand for",
@@ -225,7 +228,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "model.backbone": "an 18-layer ResNet" if on_gpu else "a narrow network of stride-2 convolutions that fits a CPU",
         "evaluation.probe_every": "looks at the encoder at the end only; 5 would do so every 5 rounds",
     }
-    return recipe, reasons
+    return recipe, {option: reason for option, reason in reasons.items() if option.partition(".")[0] in recipe}
 
 
 def _layout(found: OwnImages, wanted: Wanted) -> tuple[str, dict[str, Any], str]:

@@ -156,6 +156,16 @@ def num_workers(config: Config) -> int:
     return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
 
 
+def fit_method(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the table [method] with its options that must fit clients and steps: global clusters, a target's momentum.
+
+    Args:
+        experiment: the run, with its epochs and rounds.
+    """
+    found = merge(_fit_cohort(experiment), _fit_momentum(experiment))
+    return {"method": dict(found.get("method", {}))}
+
+
 def _fit_cohort(experiment: Experiment) -> Tree:
     """Choose views, clients per round, the learning rate, and as many global clusters as the cohort's centroids can fill."""
     config, num_clients = experiment.config, experiment.partition.num_clients

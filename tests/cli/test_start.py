@@ -13,6 +13,8 @@ from tests.cli.conftest import Command
 from unisono import load
 from unisono.cli import start as command
 from unisono.config import resolve
+from unisono.core.method import methods
+from unisono.fitting import CENTROIDS_PER_CLUSTER
 from unisono.recipes import build_tree
 
 QUICK = ("--minutes", "0.000001")
@@ -88,6 +90,15 @@ def test_one_folder_is_split_on_request(unisono: Command, tmp_path: Path) -> Non
     assert "num_clients = 4" in unisono("start", "photos", "--dry-run", "--clients", 4, *QUICK).out
     assert "--clients 7 is too many for 12 images" in unisono("start", "photos", "--clients", 7).sentence
     assert "--labels needs a folder per class" in unisono("start", "photos", "--labels").sentence
+
+
+def test_another_method_keeps_its_views_and_gets_clusters_that_the_sites_can_fill(unisono: Command, sites: Path) -> None:
+    result = unisono("start", sites, "--dry-run", "--method", "orchestra", *QUICK)
+    assert (result.code, result.err) == (0, "")
+    assert "[views]" not in result.out
+    clients, local = 2, methods["orchestra"].Config().num_local_clusters
+    assert f"num_global_clusters = {clients * local // CENTROIDS_PER_CLUSTER}" in result.out
+    assert "There is no method 'simcrl'" in unisono("start", sites, "--method", "simcrl").sentence
 
 
 def test_class_folders_are_labels_by_one_flag(unisono: Command, tmp_path: Path) -> None:
