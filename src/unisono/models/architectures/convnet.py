@@ -74,6 +74,11 @@ class Convnet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    @property
+    def stage_names(self) -> list[tuple[str, ...]]:
+        """Names of the parts of each stage, the first first; there is no first layer apart from them."""
+        return [(f"stages.{number}",) for number in range(1, len(self.stages))]
+
     def forward(self, images: Tensor) -> Tensor:
         """Return features, shape (batch, feature_dim).
 
