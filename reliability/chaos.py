@@ -22,11 +22,10 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
-from reliability.federation import SMALL, LocalGrid, make_clients, open_client
+from reliability.federation import SMALL, LocalGrid, make_clients, num_samples, open_client
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.core.method import Method
-from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
 from unisono.deploy.directories import ClientDirectory
 from unisono.deploy.ledger import Ledger
@@ -35,7 +34,7 @@ from unisono.deploy.server import public_tree
 from unisono.engines.flower import engine as engine_module
 from unisono.engines.flower import membership as membership_module
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
-from unisono.engines.flower.membership import FlowerMembership
+from unisono.engines.flower.membership import FlowerMembership, Membership
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
 from unisono.federation.postprocess import Postprocessor
@@ -43,6 +42,8 @@ from unisono.recipes import build_tree
 from unisono.runs.checkpoint import Checkpoints
 
 NUM_CLIENTS, NUM_ROUNDS = 4, 3
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where schedules are played: nothing has to outlive them."""
 TIMEOUT = 20.0
 MOST_RESTARTS = 40
 SETTINGS = (
@@ -199,10 +200,8 @@ class Counted(Callback):
     rounds: list[list[int]] = field(default_factory=list)
     named: list[set[int]] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
-    has_begun: bool = False
 
     def on_run_start(self, state: ServerState) -> None:
-        self.has_begun = True
         del self.rounds[state.round :], self.named[state.round :], self.asked[state.round :]
 
     def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
@@ -211,23 +210,31 @@ class Counted(Callback):
         self.asked.append(record.num_asked)
 
 
-class Undisturbed(LocalGrid):
-    """A grid on which only those clients are present that were counted, and answer at once.
+class Present:
+    """Members of an undisturbed run: exactly those clients are present that were counted.
 
     Args:
-        path: the federation's directories.
         counted: clients by round.
         progress: tells the round.
     """
 
-    def __init__(self, path: Path, counted: Sequence[Sequence[int]], progress: Counted) -> None:
-        super().__init__([open_client(path, number) for number in range(NUM_CLIENTS)])
+    num_clients = NUM_CLIENTS
+
+    def __init__(self, counted: Sequence[Sequence[int]], progress: Counted) -> None:
         self._counted = counted
         self._progress = progress
 
-    def get_nodes(self) -> list[NodeInfo]:
-        present = self._counted[len(self._progress.rounds)] if self._progress.has_begun else range(NUM_CLIENTS)
-        return [NodeInfo(node_id=client + 1, public_key=b"") for client in sorted(present)]
+    def available(self) -> Sequence[int]:
+        """Return the clients that were counted in this round."""
+        return sorted(self._counted[len(self._progress.rounds)])
+
+    def node_of(self, client_id: int) -> int:
+        """Return the node of a client."""
+        return client_id + 1
+
+    def num_samples(self, client_id: int) -> int:
+        """Return what the client owns."""
+        return num_samples(client_id)
 
 
 @dataclass(frozen=True)
@@ -256,7 +263,7 @@ def play(seed: int, template: Path) -> Schedule:
     """
     rng = random.Random(seed)
     weather = Weather.draw(rng)
-    with tempfile.TemporaryDirectory(prefix="unisono-chaos-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="unisono-chaos-", dir=MEMORY) as scratch:
         path, plain = Path(scratch) / "federation", Path(scratch) / "plain"
         shutil.copytree(template, path)
         shutil.copytree(template, plain)
@@ -268,43 +275,52 @@ def play(seed: int, template: Path) -> Schedule:
         with virtual(clock):
             while state is None or state.round < NUM_ROUNDS:
                 try:
-                    state = serve(grid, checkpoints, counted)
+                    state = serve(grid, connect(grid), [counted], checkpoints)
                 except (ServerDownError, UserError):
                     restarts += 1
                     if restarts > MOST_RESTARTS:
                         return Schedule(seed, [], restarts, counted.rounds)
         problems = _check(state, counted, grid, path)
         progress = Counted()
-        expected = serve(Undisturbed(plain, counted.rounds, progress), None, progress)
-        if _bytes(expected.server) != _bytes(state.server):
+        undisturbed = LocalGrid([open_client(plain, number) for number in range(NUM_CLIENTS)])
+        expected = serve(undisturbed, Present(counted.rounds, progress), [progress], None)
+        if to_bytes(expected.server) != to_bytes(state.server):
             problems.append("the model is not the one of the answers that were counted")
         return Schedule(seed, problems, restarts, counted.rounds)
 
 
-def serve(grid: LocalGrid, checkpoints: Checkpoints | None, counted: Counted) -> ServerState:
+def connect(grid: LocalGrid) -> FlowerMembership:
+    """Let all clients describe themselves, as far as they can be reached."""
+    config, _, _ = _setting()
+    question = {"config": public_tree(config), "run_info": INFO, "num_clients": NUM_CLIENTS, "num_rounds": NUM_ROUNDS}
+    members = FlowerMembership(grid, NUM_CLIENTS, None, question)
+    members.wait(NUM_CLIENTS, 60.0)
+    members.patience, members.wanted = 60.0, 2
+    return members
+
+
+def serve(
+    grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
+) -> ServerState:
     """Run the server's loop from its newest checkpoint to the end.
 
     Args:
         grid: between server and clients.
+        members: who is there.
+        callbacks: told who was counted.
         checkpoints: written after every round; none for an undisturbed run.
-        counted: told who was counted.
     """
     config, method, spec = _setting()
-    members = FlowerMembership(
-        grid, NUM_CLIENTS, None, {"config": public_tree(config), "run_info": INFO, "num_clients": NUM_CLIENTS, "num_rounds": 3}
-    )
-    members.wait(NUM_CLIENTS, 60.0)
-    members.patience, members.wanted = 60.0, 2
-    policy = ServerPolicy(
-        method, Postprocessor(config.privacy, config.compression, method.shares), config.aggregation, TIMEOUT, poll=0.5
-    )
+    postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
+    policy = ServerPolicy(method, postprocessor, config.aggregation, TIMEOUT, poll=0.5)
     store = ClientStateStore()
     loop = RoundLoop(method, FlowerEngine(grid, members, policy, spec), store, config.loop, config.run.seed)
     state = loop.initial_state()
-    if checkpoints is not None and checkpoints.rounds():
+    if checkpoints is None:
+        return loop.run(state, callbacks)
+    if checkpoints.rounds():
         state = checkpoints.load(checkpoints.rounds()[-1], store).state
-    callbacks: list[Callback] = [counted] if checkpoints is None else [counted, _Saving(checkpoints, store)]
-    return loop.run(state, callbacks)
+    return loop.run(state, [*callbacks, _Saving(checkpoints, store)])
 
 
 class _Saving(Callback):
@@ -341,10 +357,6 @@ def _check(state: ServerState, counted: Counted, grid: ChaosGrid, path: Path) ->
         if intents < grid.updates_sent[client]:
             problems.append(f"client {client}: {grid.updates_sent[client]} updates left, and its ledger has {intents}")
     return problems
-
-
-def _bytes(payload: Payload) -> bytes:
-    return to_bytes(payload)
 
 
 @contextmanager

@@ -43,12 +43,17 @@ def make_clients(path: Path, data: Path, num_clients: int) -> None:
     create_federation(path, num_clients)
     data.mkdir(parents=True, exist_ok=True)
     for number in range(num_clients):
-        samples = np.random.default_rng(number).integers(0, 256, (16 + 8 * number, 8, 8), dtype=np.uint8)
+        samples = np.random.default_rng(number).integers(0, 256, (num_samples(number), 8, 8), dtype=np.uint8)
         np.savez(data / f"{number}.npz", x=samples)
         file = path / f"client-{number}" / CLIENT_FILE
         own = ClientDirectory.open(file.parent).config.model_dump(mode="json")
         values = merge(merge(own, POLICY), {"data": str(data / f"{number}.npz"), "device": "cpu"})
         write_config(file, make_section(ClientConfig, values, "client"))
+
+
+def num_samples(number: int) -> int:
+    """Return how many samples a client has."""
+    return 16 + 8 * number
 
 
 def open_client(path: Path, number: int) -> DeployedClient:

@@ -128,7 +128,7 @@ class Study:
     def outcome(self, root: Path) -> Outcome:
         runs = {path.parent.name: path.parent for path in sorted((root / "s").glob("*/config.toml"))}
         found = {f"{name}/{part}": value for name, path in runs.items() for part, value in outcome_of(path).items()}
-        return {**found, **{name: (root / "s" / name).read_bytes() for name in ("results.csv", "results.md")}}
+        return {**found, "results.md": (root / "s" / "results.md").read_bytes()}
 
 
 class Server:
