@@ -54,7 +54,9 @@ PHRASES = {
 
 ALLOWED = {
     ("src/unisono/cli/tables.py", "fold"): "an option of rich",
-    ("src/unisono/engines/flower/superlink.py", "Fleet"): "Flower's name of an API",
+    ("src/unisono/engines/flower/door.py", "Fleet"): "Flower's name of an API",
+    ("src/unisono/engines/flower/internals.py", "fleet"): "Flower's name of a package",
+    ("src/unisono/engines/flower/reliance.py", "fleet"): "Flower's name of a package",
 }
 """File and word that may stay, and why."""
 

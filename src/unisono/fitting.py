@@ -78,6 +78,16 @@ def fit(layered: LayeredConfig, dataset: Dataset) -> LayeredConfig:
     return _with(layered, chosen)
 
 
+def fit_views(layered: LayeredConfig) -> LayeredConfig:
+    """Return the options with the views that ``fit`` would choose, and nothing else of what it chooses.
+
+    Args:
+        layered: the options and their sources.
+    """
+    config = resolve(layered.tree)
+    return _with(layered, _not_given(_views(config), layered, config)) if layered.is_method else layered
+
+
 def fitting_notes(layered: LayeredConfig) -> list[str]:
     """Return a sentence about the options that ``fit`` has chosen; none where it has chosen nothing."""
     chosen = next((layer.tree for layer in layered.layers if layer.source == SOURCE), {})
@@ -145,8 +155,7 @@ def _fit_cohort(experiment: Experiment) -> Tree:
     """Choose views, clients per round, the learning rate, and as many global clusters as the cohort's centroids can fill."""
     config, num_clients = experiment.config, experiment.partition.num_clients
     found: Tree = {"training": {"learning_rate": LEARNING_RATE}} if config.training.optimizer == "sgd" else {}
-    if config.data.dataset in VIEWS and not config.views.model_fields_set - {"preset"}:
-        found["views"] = {"preset": VIEWS[config.data.dataset]}
+    found |= _views(config)
     if num_clients > COHORT and config.cohort.participation is None:
         found["cohort"] = {"size": COHORT}
     cohort = COHORT if "cohort" in found and config.cohort.size is None else config.cohort.expected_size(num_clients)
@@ -155,6 +164,12 @@ def _fit_cohort(experiment: Experiment) -> Tree:
         most = cohort * getattr(options, "num_local_clusters") // CENTROIDS_PER_CLUSTER  # noqa: B009
         found["method"] = {"num_global_clusters": max(2, min(getattr(options, "num_global_clusters"), most))}  # noqa: B009
     return found
+
+
+def _views(config: Config) -> Tree:
+    """Choose the views by the kind of data, where it is known and no other option of views is given."""
+    fits = config.data.dataset in VIEWS and not config.views.model_fields_set - {"preset"}
+    return {"views": {"preset": VIEWS[config.data.dataset]}} if fits else {}
 
 
 def _fit_epochs(experiment: Experiment) -> Tree:

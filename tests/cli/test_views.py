@@ -52,6 +52,12 @@ def test_a_recipe_gives_data_and_views(unisono: Command) -> None:
     assert "digits, views simclr" in text
 
 
+def test_the_views_fit_the_data_unless_given(unisono: Command) -> None:
+    assert "digits, views digits" in unisono(*DIGITS).out
+    assert "digits, views photos" in unisono(*DIGITS, "--preset", "photos").out
+    assert "digits, views simclr" in unisono(*DIGITS, "--set", "views.preset=simclr").out
+
+
 def test_series_are_drawn_as_lines(unisono: Command, tmp_path: Path) -> None:
     samples = np.sin(np.linspace(0, 9, 40)).astype("float32") * np.ones((30, 2, 1), dtype="float32")
     np.savez(tmp_path / "series.npz", x=samples)

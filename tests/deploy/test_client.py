@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("flwr")
 
 from flwr.app import Context as FlowerContext
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from tests.deploy.running import configured, write_samples
 from tests.engines.flower.grid import InstantGrid
@@ -27,16 +27,17 @@ from unisono.core.method import RunInfo
 from unisono.core.payload import Payload
 from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientConfig, ClientDirectory, write_config
+from unisono.deploy.identity import KnownKeys
 from unisono.deploy.init import create_federation
 from unisono.deploy.sealing import is_sealed
 from unisono.deploy.server import public_tree
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.messages import Request, payload_of
-from unisono.engines.flower.secure import SecureEngine, check_secure
+from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, ServerState
-from unisono.federation.postprocess import Postprocessor
+from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.privacy.accountant import UserLevelAccountant
 
 NUM_CLIENTS = 3
@@ -76,7 +77,8 @@ GROUP_NORM = {"model": {"norm": "group"}}
 class Everyone:
     """Client n on node n."""
 
-    num_clients = NUM_CLIENTS
+    def __init__(self, num_clients: int = NUM_CLIENTS) -> None:
+        self.num_clients = num_clients
 
     def available(self) -> None:
         return None
@@ -89,12 +91,13 @@ class Everyone:
 
 
 class Clients:
-    """Three clients with directories of their own, in this process."""
+    """Clients with directories of their own, in this process; ``lost`` names those that are killed, by step of a sum."""
 
-    def __init__(self, root: Path, **options: Any) -> None:
-        create_federation(root / "federation", NUM_CLIENTS)
+    def __init__(self, root: Path, num_clients: int = NUM_CLIENTS, **options: Any) -> None:
+        create_federation(root / "federation", num_clients)
+        self.lost: dict[str, list[int]] = {}
         self.directories = []
-        for number in range(NUM_CLIENTS):
+        for number in range(num_clients):
             path = root / "federation" / f"client-{number}"
             config = ClientDirectory.open(path).config
             data = str(write_samples(root / f"data-{number}", number))
@@ -113,8 +116,13 @@ class Clients:
     def grid(self) -> InstantGrid:
         """A grid whose messages these clients answer; ``seen`` is what the server gets to see."""
 
-        def reply(message: Message) -> RecordDict:
-            app = make_client_app(lambda node_config: self.handlers[message.metadata.dst_node_id])
+        def reply(message: Message) -> RecordDict | Error:
+            number = message.metadata.dst_node_id
+            sum_values = message.content.config_records.get("sum")
+            step = "train" if sum_values is None else json.loads(str(sum_values["values"]))["step"]
+            if number in self.lost.get(step, ()):
+                return Error(code=3, reason="the node is gone")
+            app = make_client_app(lambda node_config: self.handlers[number])
             context = FlowerContext(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
             content = app(message, context).content
             self.seen.append(content)
@@ -130,16 +138,23 @@ class Run:
         tree = merge({"federation": {"strict": False, "quorum": 1.0, "retries": 0}}, tree)
         self.config: Config = resolve(tree)
         size = self.config.data.image_size or 8
-        info = {**RUN_INFO, "input_shape": [1, size, size]}
+        number = len(clients.handlers)
+        info = {**RUN_INFO, "input_shape": [1, size, size], "num_clients": number}
         self.run_spec = json.dumps({"run": "run-1", "config": public_tree(self.config), "run_info": info})
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in info.items()}
         self.method = self.config.method_class(
             self.config.method, RunInfo(**{**fields, "sections": self.config.method_sections})
         )
-        postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
+        compression = CompressionConfig() if secure else self.config.compression
+        postprocessor = Postprocessor(self.config.privacy, compression, self.method.shares)
         policy = ServerPolicy(self.method, postprocessor, self.config.aggregation, poll=0.0)
-        kind = SecureEngine if secure else FlowerEngine
-        self.engine = kind(clients.grid(), Everyone(), policy, self.run_spec)  # type: ignore[arg-type]
+        parts = (clients.grid(), Everyone(number), policy, self.run_spec)
+        if secure:
+            known = KnownKeys(clients.directories[0].keys)
+            rules = SumPolicy(known.verify, self.config.privacy, self.config.compression)
+            self.engine: FlowerEngine = SecureEngine(*parts, rules)  # type: ignore[arg-type]
+        else:
+            self.engine = FlowerEngine(*parts)  # type: ignore[arg-type]
         self.federation = RoundLoop(self.method, self.engine, ClientStateStore(), self.config.loop, 0)
         self.failures: list[ClientError] = []
 
@@ -292,66 +307,6 @@ def test_states_survive_a_restart_of_the_client(tmp_path: Path) -> None:
     assert len(list(store)) == NUM_CLIENTS
 
 
-def test_masked_sums_are_means_and_single_updates_are_noise(tmp_path: Path) -> None:
-    plain = Run(Clients(tmp_path / "a"), SIMPLE).go()
-    clients = Clients(tmp_path / "b")
-    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}}), secure=True)
-    found = run.go()
-    assert run.failures == []
-    for name, tensor in found.server.flatten().items():
-        torch.testing.assert_close(tensor, plain.server.flatten()[name], atol=1e-4, rtol=1e-3)
-    for content in clients.seen:
-        tensors = payload_of(content, "update").flatten().values()
-        assert all(tensor.dtype == torch.int64 for tensor in tensors)
-        assert min(float(tensor.double().abs().mean()) for tensor in tensors if tensor.numel() > 20) > 2.0**55
-
-
-def test_clipped_differences_can_be_masked_too(tmp_path: Path) -> None:
-    clipped = merge(SIMPLE, {"privacy": {"clip_norm": 0.5}, "aggregation": {"weighting": "uniform"}})
-    plain = Run(Clients(tmp_path / "a"), clipped).go(until=1)
-    secure = merge(clipped, {"privacy": {"secure_aggregation": True}})
-    found = Run(Clients(tmp_path / "b"), secure, secure=True).go(until=1)
-    for name, tensor in found.server.flatten().items():
-        torch.testing.assert_close(tensor, plain.server.flatten()[name], atol=1e-5, rtol=1e-5)
-
-
-def test_the_masks_of_a_sum_are_used_once_and_never_for_a_few(tmp_path: Path) -> None:
-    clients = Clients(tmp_path)
-    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}}))
-    asked = request(run)
-    for extra, word in (
-        ({"cohort": [0, 1], "nonce": "0" * 32}, "at least 3"),
-        ({"cohort": [1, 2, 3], "nonce": "2" * 32}, "this one among them"),
-        ({"cohort": [0, 1, 1], "nonce": "3" * 32}, "at least 3"),
-        ({"cohort": [0, 1, 2]}, "names no number"),
-        ({}, "at least 3"),
-    ):
-        with pytest.raises(ClientError, match=word):
-            clients.handlers[0].answer(replace(asked, extra=extra, round=len(extra) + int(extra.get("nonce", "0")[:1])))
-    good = {"cohort": [0, 1, 2], "nonce": "1" * 32}
-    clients.handlers[0].answer(_with(asked, good))
-    with pytest.raises(ClientError, match="used once"):
-        clients.handlers[0].answer(_with(asked, good))
-
-
-def _with(asked: Request, extra: Mapping[str, Any]) -> Request:
-    return replace(asked, extra=extra)
-
-
-def test_a_missing_client_makes_the_sum_nobodys(tmp_path: Path) -> None:
-    clients = Clients(tmp_path)
-    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}, "federation": {"quorum": 0.1}}), secure=True)
-    clients.restart(2, labels={})
-    clients.handlers[2].answer = _fail  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="below the quorum"):
-        run.go()
-    assert [failure.client_id for failure in run.failures] == [2]
-
-
-def _fail(request: Request) -> Any:
-    raise UserError("no battery")
-
-
 def test_a_budget_ends_a_clients_part(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     once, twice = (UserLevelAccountant(3.0, 1e-5, "none", 1, 1).epsilon(number) for number in (1, 2))
@@ -418,7 +373,7 @@ def test_clients_score_the_received_projector(tmp_path: Path) -> None:
     [
         ({"method": {"name": "fedca"}, "consent": {"allow_raw_representations": True}}, "representations of"),
         ({"aggregation": {"rule": "median"}}, "must be 'mean'"),
-        ({"compression": {"bits": 8}}, "masks do not compress"),
+        ({"compression": {"top_k": 0.1}}, "would send different entries"),
         ({"cohort": {"size": 2}}, "at least 3 clients per round"),
     ],
 )

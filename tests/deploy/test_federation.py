@@ -171,7 +171,8 @@ def test_poisoned_updates_are_left_out_and_recorded(federation: RunningFederatio
 
 def test_an_unknown_node_is_refused(federation: RunningFederation) -> None:
     key = federation.root / "stranger.key"
-    key.write_bytes(make_node_key()[0])
+    private, public = make_node_key()
+    key.write_bytes(private)
     command = [
         sys.executable, "-m", "unisono.engines.flower.supernode", "0.1", "--superlink", federation.server.address,
         "--root-certificates", str(federation.server.certificate), "--auth-supernode-private-key", str(key),
@@ -179,8 +180,10 @@ def test_an_unknown_node_is_refused(federation: RunningFederation) -> None:
     ]  # fmt: skip
     command[command.index("0")] = str(federation.server.config.port + 1000)
     process = federation.spawn(command, "stranger")
-    assert process.wait(60) != 0
+    process.wait(60)
     assert [word for _, word in node_table(federation.server)].count("online") == NUM_CLIENTS
+    with connect(federation.server) as control:
+        assert key_bytes(public) not in control.nodes()
 
 
 def test_a_client_that_is_killed_in_a_round_is_left_out_and_comes_back(federation: RunningFederation) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.attacks import attack
 from unisono.core.errors import UserError
 from unisono.deploy.negotiation import negotiate
 
@@ -36,6 +37,7 @@ LIES: list[dict[str, Any]] = [
 ]
 
 
+@attack("B1", "Describes its data with values that are not finite, negative or nested", "left out; nobody else notices")
 @pytest.mark.parametrize("lie", LIES, ids=str)
 def test_an_absurd_description_neither_ends_a_run_nor_counts(lie: dict[str, Any]) -> None:
     agreed = negotiate({0: {**HONEST, **lie}, 1: HONEST, 2: HONEST})
@@ -52,6 +54,7 @@ def test_a_description_without_its_parts_is_refused() -> None:
         negotiate({0: {}})
 
 
+@attack("B4", "Claims a billion samples to set the mean of the data alone", "counts for at most ten times the median")
 def test_no_client_sets_the_mean_alone_by_claiming_many_samples() -> None:
     """Ten times the median is all that anyone counts for."""
     liar = {**HONEST, "samples": 10**9, "mean": [1.0]}

@@ -33,7 +33,7 @@ from unisono.engines.flower.messages import Request
 
 Tree = dict[str, Any]
 SECURE: Tree = {"privacy": {"secure_aggregation": True}}
-MASKED: Tree = {"cohort": [0, 1, 2], "nonce": "7" * 32}
+MASKED: Tree = {"cohort": [0, 1, 2], "threshold": 3, "nonce": "7" * 32, "max_weight": 64.0}
 ORCHESTRA: Tree = {
     **SIMPLE,
     "method": {"name": "orchestra", "projection_dim": 8, "num_local_clusters": 2, "num_global_clusters": 2},
@@ -99,7 +99,7 @@ OTHERS = {
     "labels.use": "test_labels_at_clients.py",
     "labels.classes": "test_labels_at_clients.py",
     "labels.min_per_class": "test_labels_at_clients.py",
-    "log.audit": "test_audit.py",
+    "log.audit": "tests/cli/test_deploy_owner.py",
     "log.errors": "here",
 }
 """Keys that have a test of their own, and where."""

@@ -20,6 +20,8 @@ from unisono.evaluation.floors import (
     Pixels,
     PrincipalComponents,
     cache_directory,
+    floor_rows,
+    mean_floors,
     measure_floors,
     verdict,
 )
@@ -155,6 +157,28 @@ def test_verdict_says_which_floor_and_why() -> None:
         assert word in sentence
     assert verdict({"align": 0.3}, scores) == (True, "")
     assert verdict({"linear": 0.3}, {}) == (True, "")
+
+
+def test_clusters_are_judged_where_the_encoder_was_not_probed() -> None:
+    scores = {PIXELS: {"linear": 0.85, "cluster-accuracy": 0.5}}
+    above, sentence = verdict({"cluster-accuracy": 0.9, "kmeans-accuracy": 0.4}, scores)
+    assert (above, sentence) == (True, "The clusters beat every floor: cluster-accuracy 90.0, 40.0 above raw pixels (points).")
+    above, sentence = verdict({"cluster-accuracy": 0.4}, scores)
+    assert not above
+    assert sentence.startswith("The clusters end below a floor in cluster-accuracy (40.0 against 50.0 of raw pixels): ")
+    assert verdict({"linear": 0.9, "cluster-accuracy": 0.4}, scores)[0], "the encoder counts where it was probed"
+
+
+def test_rows_of_floors_are_shared_where_groups_agree_and_apart_where_they_do_not() -> None:
+    seeds = [{PIXELS: {"knn": 0.7}, UNTRAINED: {"knn": 0.5}}, {PIXELS: {"knn": 0.7}, UNTRAINED: {"knn": 0.6}}, {}]
+    a = mean_floors(seeds)
+    assert a == {PIXELS: {"knn": 0.7}, UNTRAINED: {"knn": pytest.approx(0.55)}}
+    b = {PIXELS: {"knn": 0.7, "linear": 0.8}, UNTRAINED: {"knn": 0.4}}
+    assert floor_rows({"a": a, "b": b, "without": {}}) == {
+        PIXELS: {"knn": 0.7, "linear": 0.8},
+        f"{UNTRAINED}, a": a[UNTRAINED],
+        f"{UNTRAINED}, b": b[UNTRAINED],
+    }
 
 
 def test_floors_have_the_linear_probes_of_public_codes(data: ProbeData) -> None:

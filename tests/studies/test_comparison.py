@@ -178,14 +178,19 @@ def test_page(runs: list[Path]) -> None:
     assert "unisono compare a b" in page
 
 
-def test_floors_stand_above_the_groups_where_all_runs_agree_on_them(runs: list[Path]) -> None:
+def test_floors_stand_above_the_groups_and_apart_where_groups_differ(runs: list[Path]) -> None:
     for number, path in enumerate(runs):
         floors = {"raw pixels": {"linear": 0.855, "knn": 0.7}, "untrained weights": {"linear": 0.5 + 0.01 * number}}
         (path / "floors.json").write_text(json.dumps(floors))
     comparison = compare(runs)
     assert comparison.table().rows == [
         ["raw pixels", "", "85.5"],
+        ["untrained weights, simclr", "", "51.0"],
+        ["untrained weights, byol", "", "54.0"],
         ["simclr", "3", "61.0 ± 1.0"],
         ["byol", "3", "66.2 ± 1.2"],
     ]
-    assert comparison.as_json()["floors"] == {"raw pixels": {"linear": 0.855}}
+    assert comparison.as_json()["floors"]["raw pixels"] == {"linear": 0.855}
+    assert next(row[:3] for row in comparison.number_table().rows) == ["raw pixels", "linear", "0.855"]
+    (runs[0] / "floors.json").unlink()
+    assert comparison.floors["untrained weights, simclr"]["linear"] == pytest.approx(0.515), "the mean of those that have it"

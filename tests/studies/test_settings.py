@@ -24,6 +24,8 @@ from unisono.studies.study import list_studies, read_study, scales_of
 
 BRANCH = "FedU's learning rate falls as in the whole run, of which these runs are branches"
 SHORT = "minutes on two cores"
+LONG = "the headline claim needs a long run"
+PAPER_START = "the long run has the paper's start only"
 JOINT = "the figure has joint shift, the recipe is the table's column of label skew"
 SHORT_ROUNDS = dict.fromkeys(
     ["training.local_steps", "method.pull_steps", "federation.rounds"],
@@ -37,6 +39,13 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ),
     ("fedmcc-figure-6", "small"): {"training.schedule_rounds": BRANCH},
     ("fedmcc-figure-6", "paper"): {"training.schedule_rounds": BRANCH},
+    ("cfcl-received", "long"): {"method.points_per_pull": "one size of pull, so that the hours go into seeds"},
+    ("fedmcc-table-1", "long"): {"data.limit": LONG, "method.cluster_start": PAPER_START},
+    ("fedmcc-table-2", "long"): {
+        "data.limit": LONG,
+        "method.cluster_start": PAPER_START,
+        "partition.scheme": "the table is of uneven data",
+    },
     ("fedmcc-table-2", "small"): {"partition.scheme": "the table is of uneven data"},
     ("fedmcc-table-2", "paper"): {"partition.scheme": "the table is of uneven data"},
     ("fedmcc-table-3", "paper"): {"model.backbone": "the table is of ResNet-50"},
@@ -60,7 +69,7 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ("orchestra-figure-11", "mini"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},
     ("orchestra-figure-11", "paper"): {"federation.rounds": "only time is measured"},
     ("orchestra-table-1", "long"): {
-        "federation.rounds": "the headline claim needs a long run",
+        "federation.rounds": LONG,
         "method.ema": "a target of more steps follows more slowly",
     },
     ("orchestra-table-2", "mini"): {"cohort.size": "two centroids for each global cluster", "federation.rounds": SHORT},
@@ -72,6 +81,7 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
         "labels.fraction": "supervised training sees all labels",
         "data.probe_fraction": "the figure's probe learns from a fixed set that no client has",
     },
+    ("uv-table-1", "long"): dict.fromkeys(["data.limit", "federation.rounds"], LONG),
     ("uv-table-6", "mini"): {"partition.num_clients": "many clients stand for the paper's 500"},
 }
 """What a study sets in all its runs of a method although the recipe says something else, and why."""

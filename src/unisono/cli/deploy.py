@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unisono.cli import options
+from unisono.cli import deploy_owner, options
 from unisono.cli.error_output import Commands
 from unisono.cli.tables import make_console
 
@@ -226,3 +226,6 @@ def fetch(
     from unisono.deploy.runs import fetch_run
 
     print(fetch_run(ServerDirectory.open(server), run, to or Path("runs") / Path(run).name))
+
+
+deploy_owner.add_to(app)

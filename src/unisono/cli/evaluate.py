@@ -120,21 +120,20 @@ def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
 
 
 def _print(groups: Collection[Sequence[Evaluated]]) -> None:
-    """Print a table, floors first where all groups share them, and a warning for each group below a floor."""
-    from unisono.evaluation.floors import verdict
+    """Print a table, floors first, and a sentence on each group against its floors."""
+    from unisono.evaluation.floors import floor_rows, mean_floors, verdict
 
     console = make_console()
-    first = next(iter(groups))[0].floors
-    shared = first if all(group[0].floors == first for group in groups) else {}
-    floors = {name: {probe: decimal(value) for probe, value in scores.items()} for name, scores in shared.items()}
+    found = {_label(group): mean_floors([result.floors for result in group]) for group in groups}
+    floors = floor_rows(found)
     measured = {name for group in groups for name in group[0].probes}
-    cells = {name: {p: text for p, text in scores.items() if p in measured} for name, scores in floors.items()}
+    cells = {name: {p: decimal(value) for p, value in scores.items() if p in measured} for name, scores in floors.items()}
     console.print(_table(cells | {_label(group): _cells(group) for group in groups}))
     for note in dict.fromkeys(group[0].note for group in groups if group[0].note):
         console.print(f"\nnote: {note}", soft_wrap=True)
     for group in groups:
         means = {name: statistics.mean(values) for name, values in _columns(group).items()}
-        above, sentence = verdict(means, group[0].floors)
+        above, sentence = verdict(means, found[_label(group)])
         if sentence:
             console.print(f"\n{_label(group)}: {sentence if above else f'warning: {sentence}'}", soft_wrap=True)
 

@@ -43,10 +43,12 @@ def print_floors(console: Console, directory: RunDirectory, probes: dict[str, fl
     from unisono.evaluation.floors import verdict
 
     floors = directory.floors
+    if not any(probes.keys() & scores.keys() for scores in floors.values()):
+        return
     above, sentence = verdict(probes, floors)
+    console.print()
+    console.print(floor_table({**floors, "this run": probes}))
     if sentence:
-        console.print()
-        console.print(floor_table({**floors, "this run": probes}))
         console.print(f"\n{sentence if above else f'warning: {sentence}'}")
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 6
 """Columns of a probe table that fit beside the names."""
+BESIDE_ACCURACY = {"nmi", "ari", "kmeans-nmi", "kmeans-ari", "kmeans-balance"}
+"""Scores of clusters that a table of floors leaves out; it has their accuracy."""
 
 
 def make_console() -> Console:
@@ -72,7 +74,7 @@ def floor_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     """
     from unisono.evaluation.floors import FLOORS
 
-    shown = {name for floor in FLOORS for name in rows.get(floor, {})} - {"nmi", "ari"}  # beside the accuracy of clusters
+    shown = {name for floor in FLOORS for name in rows.get(floor, {})} - BESIDE_ACCURACY
     names = list(dict.fromkeys(name for row, scores in rows.items() if row not in FLOORS for name in scores if name in shown))
     return make_table(["", *names], [[row, *(decimal(rows[row].get(name)) for name in names)] for row in rows], right=names)
 

@@ -34,7 +34,8 @@ def views(
 ) -> None:
     """Draw what methods see of the samples.
 
-    RECIPE|METHOD is as for 'unisono run': whose data and views to take; nothing is trained.
+    RECIPE|METHOD is as for 'unisono run': whose data and views to take; nothing is trained. Without a preset, digits and
+    clothing get the views that fit them, as for a method by name.
 
     Example: unisono views --dataset digits --preset digits --plot views.png
     """
@@ -42,17 +43,20 @@ def views(
 
     from unisono.config import resolve
     from unisono.core.client_data import as_float
-    from unisono.core.config import merge
+    from unisono.core.config import parse_overrides
     from unisono.core.errors import UserError
     from unisono.data.datasets import load_dataset
     from unisono.data.views import make_views
     from unisono.data.views_plot import draw_views
-    from unisono.recipes import build_tree
+    from unisono.fitting import fit_views
+    from unisono.recipes import Layer, assemble, flag_layers
     from unisono.runs.files import explained
 
     # A config names a method; without a recipe any will do, as none runs.
-    tree = build_tree(reference or "simclr", {"method": method, "dataset": dataset, "seed": seed}, settings or ())
-    config = resolve(tree if preset is None else merge(tree, {"views": {"preset": preset}}))
+    layers = flag_layers({"method": method, "dataset": dataset, "seed": seed})
+    layers += [Layer("--set", parse_overrides(settings or ()))]
+    layers += [] if preset is None else [Layer("--preset", {"views": {"preset": preset}})]
+    config = resolve(fit_views(assemble(reference or "simclr", layers)).tree)
     data = load_dataset(config.data)
     made = make_views(config.views, data.input_shape, config.model.input_size)
     generator = torch.Generator().manual_seed(config.run.seed)

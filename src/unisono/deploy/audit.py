@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
 from unisono.deploy.directories import ClientDirectory
-from unisono.deploy.ledger import open_chain
+from unisono.deploy.ledger import Ledger, open_chain
 from unisono.deploy.policy_tables import canonical
 
 
@@ -23,6 +26,7 @@ class Audit:
     def __init__(self, directory: ClientDirectory) -> None:
         self.chain = open_chain(directory, directory.config.log.audit)
         self._policy = directory.config.fingerprint
+        self._client_id = directory.config.client_id
 
     def sent(self, intent: Mapping[str, Any], payload: Payload, values: Mapping[str, Any], masked: bool = False) -> int:
         """Write down what leaves, before it does, and return its size in bytes.
@@ -43,6 +47,47 @@ class Audit:
         place = {key: intent.get(key) for key in ("run", "round", "phase", "kind", "recipe", "cohort")}
         self.chain.append(
             {**place, "groups": groups, "values": dict(values), "bytes": size, "masked": masked, "policy": self._policy,
-             "ledger": intent["seq"]}
+             "ledger": intent["hash"]}
         )  # fmt: skip
         return size
+
+    def verify(self, ledger: Ledger, against: Path | None = None) -> None:
+        """Raise a UserError if lines are missing at the end, or if ledger or audit are older copies.
+
+        A line that was changed, or removed before the last, was noticed when the file was read.
+
+        Args:
+            ledger: names every answer that was sent.
+            against: the ``privacy.json`` of a run, which names the head of the ledger at the last answer.
+        """
+        listed = {line.get("ledger") for line in self.chain.lines}
+        for line in ledger.chain.lines:
+            if line.get("result") == "sent" and ledger.chain.lines[line["intent"]]["hash"] not in listed:
+                raise UserError(
+                    f"{self.chain.path} lacks the answer of {line['time']} (run {line['run']}), which the ledger has: lines "
+                    "were removed, or an older copy was restored."
+                )
+        if against is None:
+            return
+        try:
+            number, head = json.loads(against.read_bytes())["owners"][str(self._client_id)]["ledger"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"--against must be the privacy.json of a run with answers of this client, got {against}."
+            ) from error
+        if number > len(ledger.chain.lines) or ledger.chain.lines[number - 1]["hash"] != head:
+            raise UserError(
+                f"{against} knows line {number} of the ledger as {head[:16]}, and this ledger has "
+                f"{'another' if number <= len(ledger.chain.lines) else 'fewer lines'}: an older copy was restored, or a reset."
+            )
+
+    def sentence(self, line: Mapping[str, Any]) -> str:
+        """Return a line as people read it."""
+        if "groups" not in line:
+            return f"{line['time']}  {line.get('kind')}"
+        place = "" if line["round"] is None else f" round {line['round'] + 1} {line['phase']}"
+        masked = f" masked among {len(line['cohort'])}" if line["masked"] and line["cohort"] else ""
+        groups = [f"{name} {number:,} x {dtype} {digest[:12]}" for name, (dtype, number, digest) in line["groups"].items()]
+        values = [f"{name} {value}" for name, value in line["values"].items()]
+        run = "" if line["run"] is None else f" run {str(line['run'])[:12]}"
+        return f"{line['time']} {line['kind']}{run}{place}{masked}: {'; '.join([*groups, *values])} ({line['bytes']:,} bytes)"

@@ -66,14 +66,14 @@ class Chain:
                 self._catch_up(file)
                 return self._write(file, entry)
 
-    def replace_by(self, entry: Line) -> Path:
-        """Put the file aside, whatever is in it, and begin a new one whose first line is this; return where the old one is."""
-        aside = self.path.with_name(f"{self.path.name}.{self._now():%Y%m%dT%H%M%S}.old")
-        with explained(self.path):
-            self.path.replace(aside)
-        self.lines, self._size = [], 0
-        self.append(entry)
-        return aside
+    @staticmethod
+    def aside(path: Path, start: bytes, entry: Line) -> Path:
+        """Put a file aside, whatever is in it, and begin a new one whose first line is this; return where the old one is."""
+        old = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}.old")
+        with explained(path):
+            path.replace(old)
+        Chain(path, start).append(entry)
+        return old
 
     def _catch_up(self, file: Any) -> None:
         size = os.fstat(file.fileno()).st_size

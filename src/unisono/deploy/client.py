@@ -25,10 +25,10 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Reveals, Tensors, Update
-from unisono.core.wire import to_bytes
 from unisono.data.views import make_views
 from unisono.deploy.directories import ClientDirectory
 from unisono.deploy.ledger import Kind
+from unisono.deploy.masked_sums import MaskedSums
 from unisono.deploy.negotiation import (
     checked_config,
     described,
@@ -45,13 +45,13 @@ from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
 from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.messages import Request
-from unisono.engines.flower.secure import masked_groups
+from unisono.engines.flower.sums import masked_groups
 from unisono.evaluation.config import client_probes
 from unisono.evaluation.probes import ProbeData, run_probes
 from unisono.federation.client_turn import ClientResult, prepare_nets, run_client
-from unisono.federation.postprocess import Postprocessor
+from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.models.nets import build_seeded
-from unisono.privacy.masking import mask, to_fixed_point
+from unisono.privacy.secure_sum import SumRefusedError
 
 log = logging.getLogger("unisono.client")
 FAILED = "the client failed; its own log says why"
@@ -72,7 +72,8 @@ class DeployedClient:
         self._directory = directory
         self._config = directory.config
         self._books = books = Books(directory)
-        self._open = lru_cache(maxsize=1)(lambda run_spec: ClientRun(directory, books, run_spec))
+        self._sums = sums = MaskedSums(directory, books)
+        self._open = lru_cache(maxsize=1)(lambda run_spec: ClientRun(directory, books, sums, run_spec))
         if directory.config.data is None:
             raise UserError("client.data is required: start the client with --data FOLDER, or set data in client.toml.")
 
@@ -115,6 +116,17 @@ class DeployedClient:
         """Return scores without labels on this client's own samples."""
         return self._guarded(request, "evaluate", lambda run: run.evaluate(request))
 
+    def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
+        """Return the answer to a step of a masked sum after the first."""
+        try:
+            return self._sums.step(values)
+        except SumRefusedError as error:
+            log.warning("masked sum: refused: %s", error)
+            raise UserError(f"refused: {error}") from None
+        except Exception as error:
+            log.error("masked sum: %s\n%s", error, traceback.format_exc())
+            raise UserError(FAILED) from None
+
     def _guarded(self, request: Request, kind: Kind, work: Callable[[ClientRun], T]) -> T:
         """Do what a request asks for, if the owner allows it. What fails, and why, can depend on samples: it stays here."""
         run: ClientRun | None = None
@@ -140,7 +152,7 @@ class DeployedClient:
 class ClientRun:
     """State that a client keeps of one run: method, networks, data, local states."""
 
-    def __init__(self, directory: ClientDirectory, books: Books, run_spec: str) -> None:
+    def __init__(self, directory: ClientDirectory, books: Books, sums: MaskedSums, run_spec: str) -> None:
         values = json.loads(run_spec)
         self._client_id = directory.config.client_id
         self._run = str(values["run"])
@@ -149,7 +161,10 @@ class ClientRun:
         info = run_info_of(values["run_info"], self.config)
         self.config = self.config.fitted(info.input_shape, on_gpu=False, has_bf16=False)
         self.method = self.config.method_class(self.config.method, info)
-        self._postprocessor = Postprocessor(self.config.privacy, self.config.compression, self.method.shares)
+        self._masks = self.config.privacy.secure_aggregation
+        compression = CompressionConfig() if self._masks else self.config.compression  # a masked sum has words of its own
+        self._postprocessor = Postprocessor(self.config.privacy, compression, self.method.shares)
+        self._sums = sums
         self._directory = directory
         self._books = books
         self.gate = Gate(directory, books, self._run, run_spec, self.config, self.method)
@@ -199,13 +214,14 @@ class ClientRun:
         done = run_client(self.method, self._nets, opened.received, local, self._data, ctx, self._postprocessor)
         update = self.gate.release(done.update, opened.received, self._postprocessor)
         update = self._sealed(update, request)
-        masked = self.config.privacy.secure_aggregation
+        card, masked = None, self._masks and bool(masked_groups(self.method, ctx))
         if masked:
-            update = self._masked(update, request, ctx)
+            update, card = self._sums.begin(self._run, request, update, ctx, self.config, self.method, self.gate.intent)
         local = self._states.save(done.local, request.round, request.local)
-        owner = self.gate.sent(update.payload, {**update.metrics, "weight": update.weight}, masked)
+        told = {} if masked else {**update.metrics, "weight": update.weight}
+        owner = self.gate.sent(update.payload, told, masked)
         stats = replace(done.stats, num_samples=int(self._told_samples), metrics=dict(update.metrics), owner=owner)
-        return ClientResult(update, local, stats)
+        return ClientResult(update, local, stats, card)
 
     @property
     def _told_samples(self) -> float:
@@ -282,37 +298,3 @@ class ClientRun:
 
     def _place(self, request: Request, part: str) -> str:
         return f"{self._run}|{request.round}|{part}"
-
-    # --- secure aggregation
-
-    def _masked(self, update: Update, request: Request, ctx: Context) -> Update:
-        """Return the update with all averaged groups masked; a client that has nothing to send adds zeros.
-
-        The masks depend on the run's specification and on what the server sent, so they cancel only among clients that were
-        asked for the same.
-        """
-        groups = masked_groups(self.method, ctx)
-        if not groups:
-            return update
-        if set(request.routed.groups) & set(self.method.shares):
-            raise RefusedError("under masks a model comes to all clients alike, and the server sent one to this client alone")
-        cohort, nonce = [int(client) for client in request.extra.get("cohort", [])], str(request.extra.get("nonce", ""))
-        self.gate.check_cohort(cohort)
-        if len(nonce) < 32:
-            raise RefusedError("the masks of a sum are used once, and the server names no number for them")
-        own, weight = update.payload.groups, update.weight
-        if not set(groups) <= set(own):
-            missing = [name for name in groups if name not in request.broadcast.groups]
-            if missing:
-                raise ValueError(f"this client has no {missing[0]!r} to send, and does not know its shape")
-            own = {name: {key: torch.zeros_like(t) for key, t in request.broadcast.groups[name].items()} for name in groups}
-            weight = 0.0
-        factor = 1.0 if self.config.aggregation.weighting == "uniform" and weight > 0 else weight
-        fixed = to_fixed_point(Payload({name: own[name] for name in groups}).flatten(), factor, len(cohort))
-        asked = hashlib.sha256(request.run_spec.encode() + to_bytes(request.broadcast)).hexdigest()
-        purpose = f"unisono mask|{self._run}|{request.round}|{request.phase}|{nonce}|{sorted(cohort)}|{asked}"
-        others = [other for other in cohort if other != self._client_id]
-        secrets = {other: self._sealer.shared_secret(other, purpose.encode()) for other in others}
-        masked = Payload.unflatten(mask(fixed, self._client_id, secrets), group_names=groups)
-        rest = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
-        return replace(update, weight=weight, payload=Payload({**rest, **masked.groups}))

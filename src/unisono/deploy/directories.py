@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -31,6 +32,7 @@ class DeployServerConfig(Section):
     num_clients: int = Field(ge=1, description="size of the federation")
     min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all with a key")
     start_timeout: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
+    max_disk_gib: float = Field(20.0, gt=0, description="GiB that unread answers of clients may take on the server's disk")
     labelled_data: str | None = Field(
         None, description="folder (one subfolder per class) or .npz with labels, for the usual probes"
     )
@@ -82,6 +84,28 @@ class ServerDirectory:
     def keys(self) -> dict[int, str]:
         """Public keys of all clients, one line each."""
         return read_keys(self.path / "nodes.json")
+
+    @property
+    def key_file(self) -> Path:
+        """The file that the keys are in."""
+        return self.path / "nodes.json"
+
+    @property
+    def admitted_keys(self) -> list[str]:
+        """Public keys that the server takes requests from."""
+        return list(self.keys.values())
+
+    @property
+    def token(self) -> str:
+        """Secret that commands show the server's Control API; made when it is first needed."""
+        return own_secret(self.path / "control.token").hex()
+
+    @property
+    def secret(self) -> Path:
+        """File with the secret by which the server's processes recognise each other; made when it is first needed."""
+        path = self.path / "runtime.secret"
+        own_secret(path)
+        return path
 
     @property
     def app(self) -> Path:
@@ -142,10 +166,7 @@ class ClientDirectory:
     @property
     def own_secret(self) -> bytes:
         """32 random bytes that never leave the client; made when they are first needed."""
-        path = self.path / "own.secret"
-        if not path.is_file():
-            write_secret(path, secrets.token_bytes(32))
-        return path.read_bytes()
+        return own_secret(self.path / "own.secret")
 
     @property
     def states(self) -> Path:
@@ -156,6 +177,17 @@ class ClientDirectory:
     def flower(self) -> Path:
         """Flower's home."""
         return self.path / "flower"
+
+
+def own_secret(path: Path) -> bytes:
+    """Return the 32 random bytes in a file that nobody but its owner may read; make it if there is none."""
+    if not path.is_file():
+        draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+        write_secret(draft, secrets.token_bytes(32))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)  # whoever comes first has made it
+        draft.unlink()
+    return path.read_bytes()
 
 
 def write_keys(path: Path, keys: Mapping[int, str]) -> None:

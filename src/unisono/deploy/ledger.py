@@ -5,9 +5,12 @@ A line is on the disk before the work begins, so an answer that is lost, a failu
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from unisono.core.errors import UserError
@@ -17,6 +20,7 @@ from unisono.privacy.accountant import gaussian_epsilon
 
 Kind = Literal["describe", "train", "evaluate"]
 ANSWERS = ("train", "evaluate")
+LEDGER = "ledger.jsonl"
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Ledger:
     """
 
     def __init__(self, directory: ClientDirectory) -> None:
-        self.chain = open_chain(directory, "ledger.jsonl")
+        self.chain = open_chain(directory, LEDGER)
 
     @property
     def intents(self) -> list[Line]:
@@ -81,14 +85,23 @@ class Ledger:
         """Return the hash of the specification under which a run was first seen; None for a new run."""
         return next((line["spec"] for line in self.intents if line["run"] == run and line.get("spec")), None)
 
-    def used(self, nonce: str) -> bool:
-        """Return whether the masks of this number were used."""
-        return any(line.get("nonce") == nonce for line in self.intents)
+    def reveal(self, run: str, round: int, phase: str, survivors: Sequence[int]) -> None:
+        """Write that this client lets the server take the masks off the sum over these clients."""
+        place = {"run": run, "round": round, "phase": phase}
+        self.chain.append({"kind": "reveal", **place, "result": "revealed", "survivors": list(survivors)})
+
+    def revealed(self, run: str, round: int, phase: str) -> list[int] | None:
+        """Return the clients of the sum that was revealed in a phase; None if there is none."""
+        for line in self.chain.lines:
+            if line.get("kind") == "reveal" and (line["run"], line["round"], line["phase"]) == (run, round, phase):
+                return [int(client) for client in line["survivors"]]
+        return None
 
     def runs(self, recipe: str | None = None) -> set[str]:
         """Return the runs that were answered, or those of one recipe."""
         answers = [line for line in self.intents if line["kind"] in ANSWERS]
-        return {str(line["run"]) for line in answers if recipe is None or line.get("recipe") == recipe}
+        earlier = {str(run) for line in self._resets if recipe is None for run in line["runs"]}
+        return {str(line["run"]) for line in answers if recipe is None or line.get("recipe") == recipe} | earlier
 
     def sizes(self) -> set[str]:
         """Return the image sizes and channels for which statistics were told."""
@@ -101,7 +114,11 @@ class Ledger:
     @property
     def rounds(self) -> int:
         """Number of answers begun."""
-        return sum(line["kind"] in ANSWERS for line in self.intents)
+        return sum(line["kind"] in ANSWERS for line in self.intents) + sum(int(line["rounds"]) for line in self._resets)
+
+    @property
+    def _resets(self) -> list[Line]:
+        return [line for line in self.chain.lines if line.get("kind") == "reset"]
 
     def epsilon(self, delta: float, more: Release | None = None) -> float:
         """Return the privacy loss of this client by its own noise on all updates: infinite as soon as one left without.
@@ -110,7 +127,7 @@ class Ledger:
             delta: at which it is stated.
             more: what another answer would let out.
         """
-        spent = sum(float(line["spent_epsilon"]) for line in self.chain.lines if line.get("kind") == "reset")
+        spent = sum(float(line["spent_epsilon"]) for line in self._resets)
         noise = [float(line["noise"]) for line in self.intents if line["kind"] == "train"]
         noise += [] if more is None else [more.noise]
         return spent + gaussian_epsilon(Counter(noise), delta)
@@ -124,15 +141,48 @@ class Ledger:
 
 def open_chain(directory: ClientDirectory, name: str) -> Chain:
     """Return a chained file of a client; raise a UserError that says what to do about a damaged one."""
-    public = directory.path / "node.pub"
+    file = directory.path / name
     try:
-        return Chain(directory.path / name, public.read_bytes() if public.is_file() else b"")
+        return Chain(file, _start(directory))
     except DamagedChainError as error:
-        raise UserError(
-            f"{error} Restore it from a copy, or begin a new one with "
-            + (
-                f"'unisono deploy ledger reset {directory.path} --spent-epsilon X'."
-                if name == "ledger.jsonl"
-                else f"'mv {error.args[0].split()[0]} {name}.damaged'."
-            )
-        ) from error
+        remedy = (
+            f"unisono deploy ledger {directory.path} --reset --spent-epsilon X"
+            if name == LEDGER
+            else f"mv {file} {file}.damaged"
+        )
+        raise UserError(f"{error} Restore it from a copy, or begin a new one with '{remedy}'.") from error
+
+
+def reset_ledger(directory: ClientDirectory, spent_epsilon: float) -> Path:
+    """Put a damaged ledger aside, begin a new one that counts what can be read of the old, and return where the old one is.
+
+    Args:
+        directory: the client's.
+        spent_epsilon: privacy loss that counts as spent, in place of what the old ledger says.
+    """
+    if not spent_epsilon >= 0:
+        raise UserError(f"--spent-epsilon must be at least 0, got {spent_epsilon}.")
+    file = directory.path / LEDGER
+    if not file.is_file():
+        raise UserError(f"There is no {file}: nothing was given yet.")
+    content = file.read_bytes()
+    rounds, runs, points = 0, set(), Counter[str]()
+    for text in content.splitlines():
+        try:
+            line = json.loads(text)
+            answered = line["kind"] in ANSWERS and line["result"] == "intent"
+            rounds += answered + int(line.get("rounds", 0))
+            runs |= {*([str(line["run"])] if answered else []), *line.get("runs", [])}
+            points.update(line.get("points", {}))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            rounds += 1  # a line that nobody can read counts as an answer
+    entry = {
+        "kind": "reset", "spent_epsilon": spent_epsilon, "rounds": rounds, "runs": sorted(runs), "points": dict(points),
+        "old": hashlib.sha256(content).hexdigest(),
+    }  # fmt: skip
+    return Chain.aside(file, _start(directory), entry)
+
+
+def _start(directory: ClientDirectory) -> bytes:
+    public = directory.path / "node.pub"
+    return public.read_bytes() if public.is_file() else b""

@@ -151,17 +151,19 @@ class Gate:
             cohort = self.check_cohort([int(client) for client in request.extra["cohort"]])
         self._check_counts(kind, request)
         release = self._check_budget(kind)
-        nonce = request.extra.get("nonce")
-        if nonce is not None and ledger.used(str(nonce)):
-            raise RefusedError("the masks of a sum are used once, and the server asks for old ones")
         self._points = Counter()
         self._intent = ledger.begin(
             {
                 "kind": kind, "run": run, "round": request.round, "phase": request.phase, "recipe": self._recipe, "spec": spec,
-                "policy": owner.fingerprint, "nonce": None if nonce is None else str(nonce), "cohort": cohort,
+                "policy": owner.fingerprint, "cohort": cohort,
                 "noise": release.noise, "local_epsilon": release.local_epsilon, "local_delta": release.local_delta,
             }
         )  # fmt: skip
+
+    @property
+    def intent(self) -> Mapping[str, Any]:
+        """The line of the ledger for the request that is being answered."""
+        return self._ledger.chain.lines[self._intent]
 
     def admit_description(self, size: str) -> None:
         """Raise a RefusedError, or write the intent to describe the data into the ledger.

@@ -13,7 +13,7 @@ from pathlib import Path
 from unisono.core.errors import UserError
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory, write_config
 from unisono.deploy.supervisor import Task, supervise
-from unisono.engines.flower.environment import process_environment, write_connection
+from unisono.engines.flower.environment import process_environment
 
 SERVER_VARIABLE = "UNISONO_SERVER"
 """Environment variable that tells the ServerApp which server directory it belongs to."""
@@ -35,10 +35,15 @@ def run_server(directory: ServerDirectory) -> None:
     else:
         arguments += ["--ssl-ca-certfile", str(directory.path / "ca.crt"), "--ssl-certfile", str(directory.path / "server.crt")]
         arguments += ["--ssl-keyfile", str(directory.path / "server.key"), "--enable-supernode-auth"]
+    arguments += ["--isolation", "process", "--superexec-auth-secret-file", str(directory.secret)]
     environment = process_environment(directory.flower) | {SERVER_VARIABLE: str(directory.path)}
-    write_connection(directory.flower, directory.address, directory.certificate)
-    command = [sys.executable, "-m", "unisono.engines.flower.superlink", *arguments]
-    supervise(directory.path, [Task("superlink", command, environment)], lambda: _admit(directory))
+    link = [sys.executable, "-m", "unisono.deploy.superlink", str(directory.path), *arguments]
+    # Flower's own way to start apps asks nobody for a secret; this one signs its requests.
+    starter = [str(Path(sys.executable).with_name("flower-superexec")), "--runtime-api-address", directory.address]
+    starter += ["--superexec-auth-secret-file", str(directory.secret)]
+    starter += ["--insecure"] if config.insecure else ["--root-certificates", str(directory.certificate)]
+    tasks = [Task("superlink", link, environment), Task("superexec", starter, environment, follows="superlink")]
+    supervise(directory.path, tasks, lambda: _admit(directory))
 
 
 def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequence[str] | None = None) -> None:
@@ -96,7 +101,7 @@ def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            with Control(directory.address, directory.certificate, directory.flower) as control:
+            with Control(directory.address, directory.certificate, directory.token) as control:
                 if directory.config.insecure:
                     control.nodes()
                 else:

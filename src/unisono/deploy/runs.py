@@ -25,7 +25,7 @@ TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}
 
 def connect(server: ServerDirectory) -> Control:
     """Return a connection to the SuperLink of a server's directory."""
-    return Control(server.address, server.certificate, server.flower)
+    return Control(server.address, server.certificate, server.token)
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:

@@ -17,14 +17,16 @@ from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import Dataset
 from unisono.deploy.directories import DeployServerConfig, ServerDirectory
 from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
+from unisono.deploy.identity import KnownKeys
 from unisono.deploy.negotiation import DataSpec, negotiate
 from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import FlowerMembership
-from unisono.engines.flower.secure import SecureEngine, check_secure
+from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
+from unisono.engines.flower.sums import threshold_of
 from unisono.evaluation.config import NEED_LABELS, check_probes, client_probes
 from unisono.experiment import check_run
-from unisono.federation.postprocess import Postprocessor
+from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.report.collector import AboutMethod
 from unisono.running import execute
 from unisono.runs.directory import RunDirectory
@@ -185,19 +187,22 @@ def _connect(
 def _engine(
     grid: Any, members: FlowerMembership, method: Method, config: Config, run_spec: str, host: ServerInfo
 ) -> FlowerEngine:
-    postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
+    masks = config.privacy.secure_aggregation
+    # A masked sum has words of its own.
+    postprocessor = Postprocessor(config.privacy, CompressionConfig() if masks else config.compression, method.shares)
     policy = ServerPolicy(
         method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_message_mib, POLL
     )
     expected = config.cohort.expected_size(members.num_clients)
     members.patience = host.config.start_timeout
     members.wanted = max(1, math.ceil(config.federation.quorum * expected))
-    if config.privacy.secure_aggregation:
+    if masks:
         check_secure(method, config.aggregation, config.compression, expected)
         if host.keys is None:
             raise UserError("privacy.secure_aggregation needs clients that prove who they are: not with insecure = true.")
-        members.wanted = max(members.wanted, expected)
-        return SecureEngine(grid, members, policy, run_spec)
+        members.wanted = max(members.wanted, threshold_of(config.privacy, expected))
+        known = KnownKeys({client: key for key, client in host.keys.items()})
+        return SecureEngine(grid, members, policy, run_spec, SumPolicy(known.verify, config.privacy, config.compression))
     return FlowerEngine(grid, members, policy, run_spec)
 
 

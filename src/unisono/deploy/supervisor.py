@@ -31,11 +31,13 @@ class Task:
         name: of its log file.
         command: what to run.
         environment: on top of this process's.
+        follows: a task at whose end this one is ended and started again too.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
+    follows: str | None = None
 
 
 @dataclass
@@ -76,7 +78,10 @@ def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], Non
             threading.Thread(target=on_start, name="after the start", daemon=True).start()
             while not stopping:
                 for entry in running:
-                    _look_after(entry, files[entry.task.name])
+                    if _look_after(entry, files[entry.task.name]):
+                        for follower in running:
+                            if follower.task.follows == entry.task.name:
+                                _end(follower)
                 time.sleep(0.2)
         finally:
             for entry in reversed(running):
@@ -124,17 +129,19 @@ def _start(entry: _Running, log: IO[bytes]) -> None:
     entry.started = time.monotonic()
 
 
-def _look_after(entry: _Running, log: IO[bytes]) -> None:
-    """Restart a process that has ended, later each time it ends soon."""
+def _look_after(entry: _Running, log: IO[bytes]) -> bool:
+    """Restart a process that has ended, later each time it ends soon; return whether it has just ended."""
     now = time.monotonic()
     if entry.process is not None:
         if entry.process.poll() is None:
-            return
+            return False
         _end(entry)
         entry.pause = 1.0 if now - entry.started > CALM else min(2 * entry.pause, LONGEST_PAUSE)
         entry.again_at = now + entry.pause
-    elif now >= entry.again_at:
+        return True
+    if now >= entry.again_at:
         _start(entry, log)
+    return False
 
 
 def _end(entry: _Running, seconds: float = 10.0) -> None:

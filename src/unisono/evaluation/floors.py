@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from tempfile import NamedTemporaryFile
 from typing import get_args
 
@@ -34,7 +35,9 @@ FLOORS = (PIXELS, PCA, UNTRAINED)
 MEASURED = tuple(name for name in get_args(ProbeName) if name not in FRACTIONS and name != "clusters")
 """Probes that floors have; fine-tuning needs a network that can be trained."""
 JUDGED = ("linear", "knn", "labels-10")
-"""Numbers by which a run is said to be above or below a floor."""
+"""Numbers by which an encoder is said to be above or below a floor."""
+JUDGED_CLUSTERS = ("cluster-accuracy", "kmeans-accuracy")
+"""Numbers by which clusters are, where the encoder has none."""
 CLUSTER_SCORES = {"kmeans-accuracy": "cluster-accuracy", "kmeans-nmi": "nmi", "kmeans-ari": "ari"}
 """Numbers of k-means, and the numbers of a method's own clusters that they are compared with."""
 MOST_VALUES = 4096
@@ -155,11 +158,15 @@ def _encoder(name: str, data: ProbeData, untrained: nn.Module) -> nn.Module:
 def verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float]]) -> tuple[bool, str]:
     """Return whether an encoder is above all floors, and a sentence that says so; empty where nothing can be compared.
 
+    Where the encoder was not probed, its clusters are judged.
+
     Args:
         probes: scores of the encoder, by name.
         floors: as ``measure_floors`` gave them.
     """
     judged = [name for name in JUDGED if name in probes]
+    subject, ends, beats = ("The encoder", "ends", "beats") if judged else ("The clusters", "end", "beat")
+    judged = judged or [name for name in JUDGED_CLUSTERS if name in probes][:1]
     below = [
         f"{name} ({100 * probes[name]:.1f} against {100 * scores[name]:.1f} of {floor})"
         for name in judged
@@ -168,7 +175,7 @@ def verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float
     ]
     if below:
         return False, (
-            f"The encoder ends below a floor in {'; '.join(below)}: the likely causes are too few rounds or epochs "
+            f"{subject} {ends} below a floor in {'; '.join(below)}: the likely causes are too few rounds or epochs "
             "(federation.rounds, training.local_epochs), the learning rate (training.learning_rate), views that do not fit the "
             "data (views.preset), and the backbone (model.backbone)."
         )
@@ -177,7 +184,43 @@ def verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float
         return True, ""
     name = compared[0][0]
     margins = [f"{100 * (probes[name] - floors[floor][name]):.1f} above {floor}" for _, floor in compared]
-    return True, f"The encoder beats every floor: {name} {100 * probes[name]:.1f}, {', '.join(margins)} (points)."
+    return True, f"{subject} {beats} every floor: {name} {100 * probes[name]:.1f}, {', '.join(margins)} (points)."
+
+
+def mean_floors(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> Floors:
+    """Return the mean of floors over runs that differ in their seeds, which may draw other test samples; by floor and probe.
+
+    Args:
+        runs: floors of each run; those that lack a number do not count for it.
+    """
+    found: Floors = {}
+    for name in FLOORS:
+        for probe in dict.fromkeys(probe for floors in runs for probe in floors.get(name, {})):
+            values = [floors[name][probe] for floors in runs if probe in floors.get(name, {})]
+            # Equal values stay what they are to the last digit, so that groups with the same floors share a row.
+            found.setdefault(name, {})[probe] = values[0] if len(set(values)) == 1 else fmean(values)
+    return found
+
+
+def floor_rows(groups: Mapping[str, Floors]) -> Floors:
+    """Return floors as rows of one table: a row for all groups where they agree, and elsewhere a row for each group.
+
+    Args:
+        groups: floors by the name of a run or of a group of runs.
+    """
+    rows: Floors = {}
+    for name in FLOORS:
+        found = {label: floors[name] for label, floors in groups.items() if floors.get(name)}
+        merged: dict[str, float] = {}
+        for scores in found.values():
+            common = merged.keys() & scores.keys()
+            if merged and not (common and all(merged[probe] == scores[probe] for probe in common)):
+                rows |= {f"{name}, {label}": scores for label, scores in found.items()}
+                break
+            merged |= scores
+        else:
+            rows |= {name: merged} if merged else {}
+    return rows
 
 
 def cache_directory() -> Path:

@@ -40,11 +40,19 @@ class ClientStats:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """A client's update as it left the client, its new local state, and its statistics."""
+    """A client's update as it left the client, its new local state, and its statistics.
+
+    Args:
+        update: what it shares.
+        local: its state after the step.
+        stats: numbers about it.
+        card: first message of a masked sum; None where nothing is masked.
+    """
 
     update: Update
     local: Payload
     stats: ClientStats
+    card: Mapping[str, Any] | None = None
 
 
 class FederatedDataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -219,7 +220,8 @@ class RoundLoop:
         self.store.rollback()
         raise UserError(
             f"Round {state.round + 1} stayed below the quorum of {config.quorum:.0%} in {config.retries + 1} attempts, the "
-            f"last with {record.num_answered} of {record.num_asked} clients: see failures.jsonl, or lower federation.quorum."
+            f"last with {record.num_answered} of {record.num_asked} clients{_reason(record)}: see failures.jsonl, or lower "
+            "federation.quorum."
         )
 
     def _try_round(
@@ -315,6 +317,12 @@ class RoundLoop:
         source = SystemNoise() if self.secret_noise else SeededNoise(ctx.rng(f"noise {attempt}"))
         means = self.postprocessor.add_noise(aggregate.means, broadcast, phase_result.accumulator.counts, expected, source)
         return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
+
+
+def _reason(record: RoundRecord) -> str:
+    """Return why most clients failed, in brackets; nothing where none did."""
+    reasons = Counter(failure.reason.rstrip(".") for failure in record.failures)
+    return f" ({reasons.most_common(1)[0][0]})" if reasons else ""
 
 
 def _filled(payloads: Mapping[int, Payload]) -> dict[int, Payload]:

@@ -36,6 +36,9 @@ class PrivacyConfig(Section):
     noise_multiplier: float = Field(0.0, ge=0, description="standard deviation of the noise on the sum, in units of clip_norm")
     delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which epsilon is accounted")
     secure_aggregation: bool = Field(False, description="a real federation's server sees the sum of updates, no single one")
+    secure_threshold: float = Field(
+        0.0, ge=0, le=1, description="share of the clients that must stay until a secure sum is done; never below two thirds"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> PrivacyConfig:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,9 @@ from unisono.privacy.ring import Ring, Words
 
 WIDE_LIMIT = 2.0**22
 HEADROOM = 16.0
-"""Largest update of a tensor with short words, as a multiple of its largest weight."""
+"""Largest update of a tensor with words of 32 bits, as a multiple of its largest weight."""
+NARROW_HEADROOM = 2.0
+"""The same for words of 16 bits, which have few levels: what is beyond is cut."""
 
 
 @dataclass(frozen=True)
@@ -191,14 +193,22 @@ class WeightedSums:
 
 def default_limits(broadcast: Payload) -> dict[str, float]:
     """Return the largest update of each large tensor: 16 times its largest weight, at least 16, a power of two."""
-    limits = {}
+    return {name: HEADROOM * 2.0 ** math.ceil(math.log2(max(1.0, largest))) for name, largest in _largest(broadcast)}
+
+
+def narrow_limits(broadcast: Payload) -> dict[str, float]:
+    """Return the largest update of each large tensor where words are few: twice its largest weight."""
+    return {name: NARROW_HEADROOM * max(1e-3, largest) for name, largest in _largest(broadcast)}
+
+
+def _largest(broadcast: Payload) -> Iterator[tuple[str, float]]:
+    """Yield the largest magnitude in each large tensor."""
     for name, tensor in broadcast.tensors():
         if _is_large(tensor):
             largest = float(torch.stack(tensor.aminmax()).abs().amax()) if tensor.numel() else 0.0
             if not math.isfinite(largest):
                 raise ValueError(f"{name} of the model holds a value that is not finite")
-            limits[name] = HEADROOM * 2.0 ** math.ceil(math.log2(max(1.0, largest)))
-    return limits
+            yield name, largest
 
 
 def _is_large(tensor: Tensor) -> bool:

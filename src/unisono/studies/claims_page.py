@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from unisono.studies.claims import Paper
 from unisono.studies.numbers import Numbers
+from unisono.studies.study import SCALES
 from unisono.studies.tables import TextTable
 from unisono.studies.verdict_text import num_seeds, our_effect, paper_effect, verdict_words
 from unisono.studies.verdicts import Verdict, Word, judge_paper
@@ -58,7 +59,7 @@ def claims_page(papers: Sequence[Paper], numbers: Sequence[Numbers]) -> str:
         numbers: of studies, at any scale.
     """
     verdicts = {paper.name: judge_paper(paper, numbers) for paper in papers}
-    parts = [INTRODUCTION, _summary(papers, verdicts) if numbers else NOTHING_YET]
+    parts = [INTRODUCTION, *([_summary(papers, verdicts), _hours(numbers)] if numbers else [NOTHING_YET])]
     parts += [_section(paper, verdicts[paper.name]) for paper in papers]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
@@ -70,6 +71,19 @@ def _summary(papers: Sequence[Paper], verdicts: dict[str, list[Verdict]]) -> str
         counted = Counter(one.word for one in verdicts[paper.name] if one.scale == one.claim.scale)
         rows.append([paper.config.title, *(str(counted[word] or "") for word in Word)])
     return "Verdicts at the scale of each claim:\n\n" + TextTable(["", *map(str, Word)], rows).as_markdown()
+
+
+def _hours(numbers: Sequence[Numbers]) -> str:
+    """Return how many runs were made at each scale, and how long they took."""
+    rows = []
+    for scale in SCALES:
+        seconds = [value for one in numbers if one.scale == scale for cell in one.cells.values() for value in cell.seconds]
+        own = [value for value in seconds if value > 0]
+        studies = ", ".join(f"`{one.study}`" for one in numbers if one.scale == scale)
+        if studies:
+            rows.append([scale, studies, str(len(own)), f"{sum(own) / 3600:.1f}"])
+    table = TextTable(["scale", "studies", "runs", "hours"], rows, num_names=2).as_markdown()
+    return f"Runs behind this page, and the hours of their rounds; a copy of another study's run counts once:\n\n{table}"
 
 
 def _section(paper: Paper, verdicts: Sequence[Verdict]) -> str:

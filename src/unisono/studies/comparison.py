@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono.core.errors import UserError
+from unisono.evaluation.floors import floor_rows, mean_floors
 from unisono.runs.directory import RunDirectory
 from unisono.studies.history import in_percent
 from unisono.studies.results import mean_and_deviation, number, signed
@@ -34,13 +35,12 @@ class Comparison:
 
     @property
     def floors(self) -> dict[str, dict[str, float]]:
-        """Scores of the floors on which all runs agree, by floor and metric; runs on other data have other floors."""
-        found = [RunDirectory(run.path).floors for group in self.groups for run in group.runs]
-        return {
-            name: {metric: found[0][name][metric] for metric in self.metrics if metric in found[0][name]}
-            for name in (found[0] if found else {})
-            if all(floors.get(name) == found[0][name] for floors in found)
+        """Means over seeds of the floors, by floor and metric; of each group by itself where groups do not agree."""
+        found = {group.label: mean_floors([RunDirectory(run.path).floors for run in group.runs]) for group in self.groups}
+        rows = {
+            name: {metric: row[metric] for metric in self.metrics if metric in row} for name, row in floor_rows(found).items()
         }
+        return {name: row for name, row in rows.items() if row}
 
     def table(self) -> TextTable:
         """Return mean and deviation over seeds: a row per group, a column per metric."""
@@ -104,6 +104,11 @@ class Comparison:
         heads = ["group", "metric", "mean", "deviation", "seeds", "runs", "finished", "unfinished", *DIFFERENCE_HEADS]
         rows = []
         for metric in self.metrics:
+            rows += [
+                [name, metric, _digits(scores[metric]), *[""] * (len(heads) - 3)]
+                for name, scores in self.floors.items()
+                if metric in scores
+            ]
             found = {group.label: self._numbers(difference, p) for group, difference, p in self.differences(metric)}
             for group in self.groups:
                 summary, unfinished = group.summary(metric), group.unfinished

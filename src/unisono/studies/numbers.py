@@ -60,6 +60,7 @@ class CellNumbers:
         floors: means over seeds, by floor and metric.
         looks: by metric and round, where the study draws curves.
         problems: what is wrong with a run, by seed.
+        seconds: by the clock, of the run's rounds; 0 for a copy of another study's run.
     """
 
     variant: str
@@ -71,6 +72,7 @@ class CellNumbers:
     floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     looks: Mapping[str, Mapping[str, Sequence[float | None]]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
+    seconds: Sequence[float] = ()
 
     def by_seed(self, metric: str, round: str | None = None) -> dict[int, float]:
         """Return the values of a metric by seed; a run that never got there counts with its end.
@@ -152,6 +154,7 @@ def cell_numbers(runs: Sequence[FinishedRun], metrics: Mapping[str, str], curves
         _floors(runs, logged),
         {metric: _looks(runs, name) for metric, name in logged.items()} if curves else {},
         problems,
+        [_seconds(run) for run in runs],
     )
 
 
@@ -188,6 +191,11 @@ def _end(run: FinishedRun, metric: str) -> float | None:
         return None
     last = run.history.records[-1].get(target.axis)
     return None if last is None else _kept(float(last) + (target.axis == "rounds"))
+
+
+def _seconds(run: FinishedRun) -> float:
+    copied = "copied_from" in RunDirectory(run.cell.path).read_json("status.json")
+    return 0.0 if copied else round(run.history.seconds, 1)
 
 
 def _problem(run: FinishedRun) -> str:

@@ -23,10 +23,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from tests.test_layering import PUBLIC_FLOWER
 from unisono.core.errors import UserError
 from unisono.engines.flower import internals
-from unisono.engines.flower.internals import CLIENT_TASKS, RELIES_ON, Reliance, imports_late
+from unisono.engines.flower.internals import CLIENT_TASKS, imports_late
+from unisono.engines.flower.reliance import RELIES_ON, Reliance
 from unisono.engines.flower.supernode import _CappedSleep
 
-MAX_MODULES = 17
+MAX_MODULES = 22
 GUARD = RELIES_ON["flwr.superlink.main.create_app"]
 REST = RELIES_ON["flwr.supernode.start_client_internal.time"]
 
@@ -148,6 +149,7 @@ import flwr.superlink.cli
 from unisono.engines.flower import internals
 app = Mock()
 main.create_app = lambda *args: app
+uvicorn = None
 def serve():
     from flwr.superlink.main import create_app
     create_app("config", "class")

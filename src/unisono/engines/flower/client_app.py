@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
 from unisono.core.errors import ClientError, UserError
+from unisono.core.payload import Payload
 from unisono.engines.flower.messages import (
     Request,
     answer_content,
@@ -18,6 +19,7 @@ from unisono.engines.flower.messages import (
     read_values,
     values_content,
 )
+from unisono.engines.flower.sums import ACTION, read_step, reply_content
 from unisono.federation.client_turn import ClientResult
 
 
@@ -32,6 +34,9 @@ class ClientHandler(Protocol):
 
     def evaluate(self, request: Request) -> dict[str, float]:
         """Return scores of the networks in a request on this client's samples."""
+
+    def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
+        """Return the answer to a step of a masked sum after the first, and its masked vector if the step asks for it."""
 
 
 def make_client_app(open_handler: Callable[[UserConfig], ClientHandler]) -> ClientApp:
@@ -60,6 +65,13 @@ def make_client_app(open_handler: Callable[[UserConfig], ClientHandler]) -> Clie
             lambda: values_content(
                 "description", open_handler(context.node_config).describe(read_values(message.content, "question"))
             ),
+        )
+
+    @app.query(ACTION)
+    def sum_step(message: Message, context: Context) -> Message:
+        return _reply(
+            message,
+            lambda: reply_content(*open_handler(context.node_config).sum_step(read_step(message.content))),
         )
 
     return app

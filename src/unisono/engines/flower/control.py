@@ -1,27 +1,15 @@
-"""Control a SuperLink: admit nodes, start and stop runs, ask how things stand.
-
-Runs are started and stopped by Flower's own command, ``flwr``. Nodes are not: ``flwr supernode list`` names no public keys, so
-it cannot say which node is which client's.
-"""
+"""Control a SuperLink: admit nodes, start and stop runs, ask how things stand."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from unisono.core.config import write_toml
 from unisono.core.errors import UserError
-from unisono.engines.flower.environment import CONNECTION, process_environment, write_connection
 from unisono.engines.flower.internals import SuperLinkClient
 
 
@@ -31,14 +19,12 @@ class Control:
     Args:
         address: ``host:port``.
         certificate: of the authority that signed the SuperLink's; None talks without TLS.
-        home: Flower's directory of this SuperLink.
+        token: what its door asks for.
     """
 
-    def __init__(self, address: str, certificate: Path | None, home: Path) -> None:
+    def __init__(self, address: str, certificate: Path | None, token: str | None) -> None:
         self._address = address
-        self._certificate = certificate
-        self._home = home
-        self._client = SuperLinkClient(address, None if certificate is None else certificate.read_bytes())
+        self._client = SuperLinkClient(address, None if certificate is None else certificate.read_bytes(), token)
 
     def __enter__(self) -> Control:
         return self
@@ -66,11 +52,7 @@ class Control:
 
     def start(self, app: Path, config: Mapping[str, bool | float | int | str]) -> int:
         """Start a run of the app in this directory and return Flower's number for it."""
-        self._client.nodes()  # a server that does not answer is found out at once, and named
-        with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
-            file.write(write_toml(dict(config)))
-            file.flush()
-            return int(self._flwr("run", str(app), CONNECTION, "--run-config", file.name)["run-id"])
+        return self._client.start_run(app, config)
 
     def status(self, run_id: int) -> str:
         """Return Flower's word for the state of a run, such as ``running`` or ``finished:completed``, and why."""
@@ -82,28 +64,7 @@ class Control:
 
     def stop(self, run_id: int) -> None:
         """Stop a run."""
-        self._client.nodes()
-        self._flwr("stop", str(run_id), CONNECTION)
-
-    def _flwr(self, *arguments: str) -> dict[str, Any]:
-        """Return what a command of ``flwr`` printed; a UserError with its reason if it failed."""
-        environment = {**os.environ, **process_environment(self._home)}
-        program = shutil.which("flwr", path=environment["PATH"])
-        if program is None:
-            raise UserError("The command 'flwr' is missing: pip install 'unisono[flower]'.")
-        if not (self._home / "config.toml").is_file():
-            write_connection(self._home, self._address, self._certificate)
-        done = subprocess.run(
-            [program, *arguments, "--format", "json"], env=environment, capture_output=True, text=True, check=False
-        )
-        try:
-            answer = dict(json.loads(done.stdout))
-            reason = str(answer.get("error-message", "it gave no reason"))
-        except ValueError:
-            answer, reason = {}, done.stderr.strip() or done.stdout.strip() or f"it ended with code {done.returncode}"
-        if not answer.get("success"):
-            raise UserError(f"'flwr {arguments[0]}' failed at {self._address}: {_last_line(reason)}")
-        return answer
+        self._client.stop_run(run_id)
 
 
 def key_bytes(public_key: str) -> bytes:
@@ -113,7 +74,3 @@ def key_bytes(public_key: str) -> bytes:
         public_key: one line, as OpenSSH writes it.
     """
     return load_ssh_public_key(public_key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it gave no reason")

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -85,7 +84,7 @@ class FlowerEngine:
         shards = _Shards(
             self._policy, task, {client: self._membership.num_samples(client) for client in task.clients}, callbacks
         )
-        builder = RequestBuilder(task.ctx, self._run_spec, task.broadcast, self.extra(task))
+        builder = RequestBuilder(task.ctx, self._run_spec, task.broadcast)
         requests = {
             client: builder.build(client, task.routed.get(client, EMPTY), task.locals.get(client, EMPTY))
             for client in task.clients
@@ -97,16 +96,13 @@ class FlowerEngine:
         self.ask(requests, task.ctx, settle)
         return shards.phase_result
 
-    def extra(self, task: PhaseTask) -> Mapping[str, Any]:
-        """Return small values that go with every request of a phase."""
-        return {}
-
     def ask(
         self,
         requests: Mapping[int, RecordDict],
         ctx: Context,
         settle: Callable[[int, RecordDict | None, str], None],
         kind: str = "train",
+        most_seconds: float | None = None,
     ) -> None:
         """Send requests, and report each answer as it comes, or the reason why there is none.
 
@@ -115,8 +111,9 @@ class FlowerEngine:
             ctx: its round is the messages' group.
             settle: told (client, content, "") or (client, None, reason), once for each client.
             kind: the message type.
+            most_seconds: the timeout, where it is shorter than that of the policy.
         """
-        timeout = self._policy.timeout
+        timeout = min((t for t in (self._policy.timeout, most_seconds) if t is not None), default=None)
         waiting: dict[str, int] = {}
         for client_id, content in requests.items():
             node = self._membership.node_of(client_id)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from unisono.core.config import write_toml
 from unisono.core.errors import UserError
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -23,9 +22,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
-
-CONNECTION = "federation"
-"""The name by which Flower's file of connections knows the SuperLink of a server's directory."""
 
 SIMULATION_NOTE = (
     "engine.kind = 'flower' stands on Flower's run_simulation, which Flower calls deprecated since 1.41; it works with every "
@@ -44,15 +40,6 @@ def process_environment(home: Path) -> dict[str, str]:
     """Return the variables for Flower's own processes: its home, and this interpreter's programs first on the path."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path, "PYTHONWARNINGS": "ignore"}
-
-
-def write_connection(home: Path, address: str, certificate: Path | None) -> None:
-    """Write Flower's file of connections, which the command ``flwr`` reads."""
-    home.mkdir(parents=True, exist_ok=True)
-    connection = {"insecure": True} if certificate is None else {"root-certificates": str(certificate)}
-    (home / "config.toml").write_text(
-        write_toml({"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **connection}}})
-    )
 
 
 def require_flower(*, ray: bool = False) -> None:

@@ -1,122 +1,32 @@
 """All that unisono uses of Flower beyond flwr.app, flwr.clientapp, flwr.serverapp and flwr.simulation.
 
-No other module imports private flwr. ``RELIES_ON`` says what each name must look like and why it is needed;
-``tests/engines/flower/test_internals.py`` compares it with the flwr that is installed. The modules are imported where they are
-used: a client needs no SuperLink, and a server no SuperNode.
+No other module imports private flwr. ``reliance.RELIES_ON`` says what each name must look like and why it is needed. The
+modules are imported where they are used: a client needs no SuperLink, and a server no SuperNode.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 from flwr.app import Context, Message
 
 from unisono.core.errors import UserError
+from unisono.engines.flower.door import TOKEN_HEADER
+from unisono.engines.flower.handlers import LimitedUvicorn, only_own_replies, only_with_room
 
 CLIENT_TASKS = "flwr-clientapp"
 """The kind of tasks that a SuperNode has for a client, by Flower's word for it."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-
-
-@dataclass(frozen=True)
-class Reliance:
-    """A private name of Flower that unisono uses.
-
-    Args:
-        parameters: of a function, all of them; of a protobuf message, the fields that are used; None for a module's variable.
-        reason: why the name is needed, and no public one does.
-        breaks: what no longer works without it.
-    """
-
-    parameters: tuple[str, ...] | None
-    reason: str
-    breaks: str
-
-
-def _needed(reason: str, breaks: str, names: Mapping[str, str | None]) -> dict[str, Reliance]:
-    return {name: Reliance(None if words is None else tuple(words.split()), reason, breaks) for name, words in names.items()}
-
-
-_CONNECT = "server_address insecure root_certificates interceptors retry_invoker"
-RELIES_ON: dict[str, Reliance] = {
-    **_needed(
-        "'flwr supernode list' names no public keys, so it cannot say which node is which client's; a call costs over a second",
-        "'unisono deploy server' admits no clients; deploy status, revoke and run find no server",
-        {
-            "flwr.supercore.control.ControlHttpClient.from_server_address": _CONNECT,
-            "flwr.supercore.control.ControlHttpClient.ListNodes": "self request",
-            "flwr.supercore.control.ControlHttpClient.RegisterNode": "self request",
-            "flwr.supercore.control.ControlHttpClient.UnregisterNode": "self request",
-            "flwr.supercore.control.ControlHttpClient.ListRuns": "self request",
-            "flwr.supercore.control.ControlHttpClient.close": "self",
-            "flwr.proto.control_pb2.ListNodesRequest": "",
-            "flwr.proto.control_pb2.ListNodesResponse": "nodes_info",
-            "flwr.proto.control_pb2.RegisterNodeRequest": "public_key",
-            "flwr.proto.control_pb2.UnregisterNodeRequest": "node_id",
-            "flwr.proto.control_pb2.ListRunsRequest": "run_id",
-            "flwr.proto.control_pb2.ListRunsResponse": "run_dict",
-        },
-    ),
-    **_needed(
-        "a SuperLink and a SuperNode refuse requests that do not name the version of flwr",
-        "neither the server nor a client can talk to Flower",
-        {"flwr.supercore.interceptors.RuntimeVersionHttpInterceptor": "component_name"},
-    ),
-    **_needed(
-        "Flower starts a process per message and runs the code that the server sent; ours stays and runs its own code",
-        "clients of a federation do not answer",
-        {
-            "flwr.supercore.runtime.RuntimeHttpClient.from_server_address": _CONNECT,
-            "flwr.supercore.runtime.RuntimeHttpClient.AcquireTask": "self request",
-            "flwr.supercore.runtime.RuntimeHttpClient.PullTaskInput": "self request",
-            "flwr.supercore.runtime.RuntimeHttpClient.PullMessages": "self request",
-            "flwr.supercore.runtime.RuntimeHttpClient.PullObject": "self request",
-            "flwr.supercore.runtime.RuntimeHttpClient.ConfirmMessageReceived": "self request",
-            "flwr.supercore.runtime.RuntimeHttpClient.SendTaskHeartbeat": "self request",
-            "flwr.supercore.runtime.RuntimeHttpClient.close": "self",
-            "flwr.proto.runtime_pb2.AcquireTaskRequest": "supported_task_types",
-            "flwr.proto.runtime_pb2.PullTaskInputRequest": "",
-            "flwr.proto.runtime_pb2.PullAppMessagesRequest": "",
-            "flwr.proto.runtime_pb2.SendTaskHeartbeatRequest": "",
-            "flwr.proto.node_pb2.Node": "node_id",
-            "flwr.common.serde.context_from_proto": "context_proto",
-            "flwr.supercore.heartbeat.HeartbeatSender": "heartbeat_fn",
-            "flwr.supercore.heartbeat.HeartbeatSender.start": "self",
-            "flwr.supercore.heartbeat.HeartbeatSender.stop": "self",
-            "flwr.supercore.inflatable.inflatable_protobuf_utils.make_pull_object_fn_protobuf": (
-                "pull_object_protobuf node run_id"
-            ),
-            "flwr.supercore.inflatable.inflatable_protobuf_utils.make_confirm_message_received_fn_protobuf": (
-                "confirm_message_received_protobuf node run_id"
-            ),
-            "flwr.supercore.inflatable.inflatable_utils.pull_and_inflate_object_from_tree": (
-                "object_tree pull_object_fn confirm_object_received_fn return_type max_concurrent_pulls max_time "
-                "max_tries_per_object initial_backoff backoff_cap"
-            ),
-            "flwr.supercore.interceptors.RuntimeTokenHttpInterceptor": "token",
-            "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor": "master_secret protected_methods",
-            "flwr.supercore.retry.make_simple_http_retry_invoker": "",
-            "flwr.supernode.runtime.run_clientapp.push_message": "client message context",
-            "flwr.supernode.runtime.run_clientapp.push_task_output": "client context sub_status details",
-        },
-    ),
-    **_needed(
-        "Flower asks nobody who he is on its Control and Runtime API and has no option to keep them to the server's machine",
-        "'unisono deploy server' refuses to start, since anyone who reaches its port could start runs",
-        {"flwr.superlink.main.create_app": "config superlink_lifespan_class", "flwr.superlink.cli.flower_superlink": ""},
-    ),
-    **_needed(
-        "a SuperNode rests for 3 s whenever there is nothing to do and has no option for it",
-        "every phase of a round on a federation begins up to 3 s late",
-        {"flwr.supernode.start_client_internal.time": None, "flwr.supernode.cli.flower_supernode": ""},
-    ),
-}
+HEARTBEAT_SECONDS = 10
+"""Seconds between two signs of life of a SuperNode, Flower's least; it counts as offline after two of them."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +44,10 @@ class SuperLinkClient:
     Args:
         address: ``host:port``.
         certificate: of the authority that signed the SuperLink's, as PEM; None talks without TLS.
+        token: what the SuperLink's door asks for.
     """
 
-    def __init__(self, address: str, certificate: bytes | None) -> None:
+    def __init__(self, address: str, certificate: bytes | None, token: str | None = None) -> None:
         from flwr.supercore.control import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
@@ -144,7 +55,7 @@ class SuperLinkClient:
             server_address=address,
             insecure=certificate is None,
             root_certificates=certificate,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _TokenInterceptor(token)],
         )
 
     def nodes(self) -> list[RegisteredNode]:
@@ -166,6 +77,24 @@ class SuperLinkClient:
 
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
 
+    def start_run(self, app: Path, config: Mapping[str, bool | float | int | str]) -> int:
+        """Start a run of the app in this directory and return Flower's number for it."""
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.common.serde import fab_to_proto, user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        content = build_fab_from_disk(app)
+        bundle = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
+        request = StartRunRequest(fab=bundle, override_config=user_config_to_proto(dict(config)), federation="", app_spec="")
+        return int(self._client.StartRun(request).run_id)
+
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._client.StopRun(StopRunRequest(run_id=run_id))
+
     def run_status(self, run_id: int) -> tuple[str, str, str] | None:
         """Flower's status, sub-status and details of a run; None if it does not know the run."""
         from flwr.proto.control_pb2 import ListRunsRequest
@@ -177,6 +106,18 @@ class SuperLinkClient:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+class _TokenInterceptor:
+    """Header by which the SuperLink's door knows its operator."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        if self._token is not None:
+            context.request.headers[TOKEN_HEADER.decode()] = self._token
+        return call_next(context)
 
 
 class TaskQueue:
@@ -293,17 +234,20 @@ def _connect(address: str, auth: Any, component: str) -> Any:
     )
 
 
-def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any]) -> None:
+def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any], has_room: Callable[[], bool] = lambda: True) -> None:
     """Run a SuperLink until the process is ended; a UserError, and no server, where it would be without its guard.
 
     Args:
         arguments: those of ``flower-superlink``.
         guard: ASGI middleware that stands before all of the SuperLink's APIs.
+        has_room: whether the disk may take another object.
     """
     from flwr.superlink import main
     from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
 
-    if not imports_late(flower_superlink, main.__name__, "create_app"):
+    command = sys.modules[flower_superlink.__module__]
+    if not imports_late(flower_superlink, main.__name__, "create_app") or not hasattr(command, "uvicorn"):
         raise UserError(
             "The flwr that is installed builds its server in another way, so nothing would keep its Control API to this "
             "machine: install flwr 1.41."
@@ -316,6 +260,9 @@ def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any]) -> None
         return app
 
     main.create_app = create_guarded
+    command.uvicorn = LimitedUvicorn(command.uvicorn)  # type: ignore[attr-defined]
+    fleet_handlers.push_messages = only_own_replies(fleet_handlers.push_messages)
+    fleet_handlers.push_object = only_with_room(fleet_handlers.push_object, has_room)
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
 
@@ -327,13 +274,17 @@ def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
         arguments: those of ``flower-supernode``.
         clock: what it takes for the module ``time``; where this flwr sleeps in another way, it sleeps as it likes.
     """
-    from flwr.supernode import start_client_internal
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli import flower_supernode
 
     if getattr(start_client_internal, "time", None) is time:
         start_client_internal.time = clock  # type: ignore[attr-defined]
     else:
         print("This flwr sleeps in another way: poll in client.toml has no effect.", file=sys.stderr, flush=True)
+    for module in (heartbeat, fleet_http_connection):
+        if hasattr(module, "HEARTBEAT_DEFAULT_INTERVAL"):
+            setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS)  # noqa: B010  (not exported)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
 

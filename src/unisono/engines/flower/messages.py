@@ -154,6 +154,7 @@ def answer_content(answer: ClientResult) -> RecordDict:
         "samples": stats.num_samples,
         "seconds": stats.seconds,
         "owner": dict(stats.owner),
+        "card": None if answer.card is None else dict(answer.card),
     }
     content = RecordDict({"answer": ConfigRecord({"answer": json.dumps(told)}), "update": payload_record(update.payload)})
     if _is_filled(answer.local):
@@ -195,7 +196,8 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))
     stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics, owner)
-    return ClientResult(update, local, stats)
+    card = told.get("card")
+    return ClientResult(update, local, stats, card if isinstance(card, dict) else None)
 
 
 def values_content(name: str, values: Mapping[str, Any]) -> RecordDict:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from unisono.core.errors import UserError
+from unisono.core.payload import Payload
 from unisono.engines.devices import resolve_devices, threads
 from unisono.engines.flower.messages import Request
 from unisono.engines.shards import WorkerSetup
@@ -49,6 +51,10 @@ class SimulatedClient:
     def evaluate(self, request: Request) -> dict[str, float]:
         """Return a simulation probes on the server."""
         raise UserError("A simulated client has no probes of its own.")
+
+    def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
+        """Refuse: a simulation masks nothing."""
+        raise UserError("A simulated client takes part in no masked sum.")
 
     def _setup(self, run_spec: str) -> tuple[WorkerSetup, torch.nn.ModuleDict, torch.device]:
         kept = SimulatedClient._kept

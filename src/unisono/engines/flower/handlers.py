@@ -1,0 +1,67 @@
+"""Limits that Flower's own server does not have: on connections, on what nodes may send, and on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+UVICORN_LIMITS: Mapping[str, Any] = {
+    "limit_concurrency": 128,
+    "timeout_keep_alive": 15,
+    "backlog": 128,
+    "h11_max_incomplete_event_size": 65536,
+    "proxy_headers": False,
+    "ws": "none",
+    "server_header": False,
+    "access_log": False,
+}
+"""Of the HTTP server: connections, headers, and no trust in what a header says about the address of a caller."""
+
+
+class LimitedUvicorn:
+    """The module ``uvicorn`` with limits on connections, and without a line in the log per request."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def run(self, **options: Any) -> None:
+        """Serve with ``UVICORN_LIMITS``."""
+        self._module.run(**{**options, **UVICORN_LIMITS})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def only_own_replies(push_messages: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Flower's handler of a node's messages, which takes from a node only its own answer to a question.
+
+    Flower stores what a node sends as a question of the server if it answers nothing, and does not compare the sender that the
+    message names with the node that signed the request.
+    """
+
+    def push(request: Any, state: Any) -> Any:
+        sent = request.messages_list
+        node = request.node.node_id
+        is_own = len(sent) == len(request.message_object_trees) == 1 and sent[0].metadata.src_node_id == node
+        if not is_own or not sent[0].metadata.reply_to_message_id:
+            raise _refusal(403, "a node sends one answer of its own at a time")
+        return push_messages(request=request, state=state)
+
+    return push
+
+
+def only_with_room(push_object: Callable[..., Any], has_room: Callable[[], bool]) -> Callable[..., Any]:
+    """Return Flower's handler of the parts of an answer, which takes none where the disk has no room for it."""
+
+    def push(request: Any, state: Any) -> Any:
+        if not has_room():
+            raise _refusal(507, "the server's disk is full: see max_disk_gib in server.toml")
+        return push_object(request=request, state=state)
+
+    return push
+
+
+def _refusal(status: int, sentence: str) -> Exception:
+    from fastapi import HTTPException
+
+    return HTTPException(status, sentence)

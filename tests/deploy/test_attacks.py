@@ -1,0 +1,15 @@
+"""The page on security says what the tests try."""
+
+from __future__ import annotations
+
+from tests.attacks import PAGE, collect, page_with_table
+
+
+def test_the_table_of_attacks_is_that_of_the_tests() -> None:
+    page = PAGE.read_text()
+    assert page == page_with_table(page), "run 'python scripts/attacks.py'"
+
+
+def test_every_attack_has_its_own_words() -> None:
+    rows = collect()
+    assert len({(tried, outcome) for _, tried, outcome, _ in rows}) == len(rows)
