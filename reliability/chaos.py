@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
+import multiprocessing
 import random
 import shutil
 import tempfile
@@ -19,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 
@@ -253,6 +256,11 @@ class Schedule:
     restarts: int
     counted: list[list[int]]
 
+    @property
+    def is_finished(self) -> bool:
+        """True if all rounds were done; a server that is restarted too often gives up."""
+        return len(self.counted) == NUM_ROUNDS
+
 
 def play(seed: int, template: Path) -> Schedule:
     """Play the schedule of a seed and check every promise.
@@ -299,9 +307,7 @@ def connect(grid: LocalGrid) -> FlowerMembership:
     return members
 
 
-def serve(
-    grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], checkpoints: Checkpoints | None
-) -> ServerState:
+def serve(grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], checkpoints: Checkpoints | None) -> ServerState:
     """Run the server's loop from its newest checkpoint to the end.
 
     Args:
@@ -350,7 +356,9 @@ def _check(state: ServerState, counted: Counted, grid: ChaosGrid, path: Path) ->
         if len(set(clients)) != len(clients):
             problems.append(f"round {round}: a client is counted twice in {clients}")
         if len(set(clients) | counted.named[round]) != counted.asked[round]:
-            problems.append(f"round {round}: {counted.asked[round]} were asked, {clients} counted, {counted.named[round]} named")
+            problems.append(
+                f"round {round}: {counted.asked[round]} were asked, {clients} counted, {counted.named[round]} named"
+            )
     for client in range(NUM_CLIENTS):
         ledger = Ledger(ClientDirectory.open(path / f"client-{client}"))
         intents = sum(line["kind"] == "train" for line in ledger.intents)
@@ -377,3 +385,32 @@ def make_template(path: Path) -> Path:
     """Make a federation that schedules copy."""
     make_clients(path / "federation", path / "data", NUM_CLIENTS)
     return path / "federation"
+
+
+def chaos(first: int = 0, number: int = 5000, jobs: int = 2) -> int:
+    """Play many seeds and print what was found; return the exit code.
+
+    Args:
+        first: seed.
+        number: of seeds.
+        jobs: schedules at a time.
+    """
+    with tempfile.TemporaryDirectory(prefix="unisono-chaos-") as scratch:
+        template = make_template(Path(scratch))
+        work = [(seed, template) for seed in range(first, first + number)]
+        with multiprocessing.get_context("spawn").Pool(jobs, initializer=quiet) as pool:
+            played = pool.starmap(play, work, chunksize=8)
+    bad = [schedule for schedule in played if schedule.problems]
+    for schedule in bad:
+        print(f"seed {schedule.seed}: {'; '.join(schedule.problems)}")
+    print(
+        f"{number} schedules, {sum(schedule.is_finished for schedule in played)} played to their end, "
+        f"{sum(schedule.restarts for schedule in played)} restarts of the server, {len(bad)} broken promises"
+    )
+    return 1 if bad else 0
+
+
+def quiet() -> None:
+    """Silence the clients' logs, which tell of every refusal and damaged message."""
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)

@@ -81,7 +81,9 @@ class FaultyDisk:
     @contextmanager
     def mounted(self) -> Iterator[FaultyDisk]:
         """Put the shim under this process, threads and forks included."""
-        real = {name: getattr(os, name) for name in ("fsync", "replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")}
+        real = {
+            name: getattr(os, name) for name in ("fsync", "replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
+        }
         real_open, real_truncate, fast_copy = builtins.open, os.truncate, shutil._USE_CP_SENDFILE  # type: ignore[attr-defined]
 
         def counted(name: str) -> Callable[..., Any]:

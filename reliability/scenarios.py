@@ -52,7 +52,14 @@ set = ["method.name=orchestra"]
 name = "Less"
 set = ["method.name=orchestra", "training.batch_size=8"]
 """
-COMPARED = ("metrics.jsonl", "clients.jsonl", "failures.jsonl", "model/encoder.safetensors", "clusters/sizes.csv", "config.toml")
+COMPARED = (
+    "metrics.jsonl",
+    "clients.jsonl",
+    "failures.jsonl",
+    "model/encoder.safetensors",
+    "clusters/sizes.csv",
+    "config.toml",
+)
 
 
 def outcome_of(path: Path) -> Outcome:
