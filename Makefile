@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,dp,onnx,hub,series,tune,track,docs,flower
 
-.PHONY: demo test bench faults chaos lint docs clean
+.PHONY: demo test bench faults chaos fuzz soak lint docs clean
 
 demo: $(VENV)/.core
 	$(BIN)/unisono demo
@@ -15,7 +15,7 @@ test: $(VENV)/.all
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks
 
-faults chaos: $(VENV)/.all
+faults chaos fuzz soak: $(VENV)/.all
 	OMP_NUM_THREADS=1 $(BIN)/python -m reliability $@
 
 lint: $(VENV)/.all

@@ -30,9 +30,10 @@ from unisono.runs.directory import RunDirectory
 
 SETTINGS = (
     "partition.num_clients=6", "cohort.size=3", "federation.rounds=2", "data.limit=96", "data.test_limit=40",
-    "model.backbone=convnet", "model.options.widths=[4,8]", "model.norm=group", "model.groups=2", "method.num_local_clusters=4", "method.num_global_clusters=3",
-    "method.memory_size=16", "evaluation.probe_every=1", "evaluation.probes=[\"knn\"]", "engine.workers=0", "engine.device=cpu",
-    "engine.state_memory_gib=1e-9", "compression.bits=8", "training.batch_size=16", "report.projection=pca",
+    "model.backbone=convnet", "model.options.widths=[4,8]", "model.norm=group", "model.groups=2",
+    "method.num_local_clusters=4", "method.num_global_clusters=3", "method.memory_size=16", "evaluation.probe_every=1",
+    "evaluation.probes=['knn']", "engine.workers=0", "engine.device=cpu", "engine.state_memory_gib=1e-9",
+    "compression.bits=8", "training.batch_size=16", "report.projection=pca",
 )  # fmt: skip
 """Orchestra with a memory, spilled states and error feedback, so that everything that a run can write is written."""
 STUDY = """
@@ -93,8 +94,9 @@ class Run:
         try:
             RunDirectory.open(root / "r")
         except UserError:
-            return self.act(root)
-        unisono.resume(root / "r")
+            self.act(root)
+        else:
+            unisono.resume(root / "r")
 
     def outcome(self, root: Path) -> Outcome:
         return outcome_of(root / "r")
@@ -159,8 +161,9 @@ class Server:
         try:
             RunDirectory.open(root / "r")
         except UserError:
-            return self.act(root)
-        self._serve(root, root / "r")
+            self.act(root)
+        else:
+            self._serve(root, root / "r")
 
     def outcome(self, root: Path) -> Outcome:
         return outcome_of(root / "r")
