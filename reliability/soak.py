@@ -1,4 +1,4 @@
-"""Load: 10,000 clients, cohorts of 200 for 200 rounds; one in ten fails, one in a hundred lies. Memory stays flat, nothing is lost.
+"""Load: 10,000 clients, 200 rounds of 200; one in ten fails, one in a hundred lies. Memory stays flat, nothing is lost.
 
 The round loop, the run directory, the engine over a Flower grid and the clients' code are the real ones; the grid is in this
 process, and all clients share the samples.
