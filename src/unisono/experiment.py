@@ -83,6 +83,8 @@ class Experiment:
         method = config.method_class(config.method, info)
         if method.needs_labels and dataset.labels is None:
             raise UserError(f"method {config.method_name!r} needs labels, and data.dataset {config.data.dataset!r} has none.")
+        if config.labels.classes and config.labels.classes != dataset.class_names:
+            raise UserError(f"labels.classes must be {list(dataset.class_names)}, the classes of the data, or be left out.")
         check_run(config, method, len(partition.indices))
         check_consent(method.shares, config.consent)
         if config.privacy.secure_aggregation:
@@ -156,6 +158,7 @@ class Experiment:
             true,
             data.finetune_samples,
             data.finetune_labels,
+            data.owners[:number] if data.owners is not None and self.config.partition.scheme == "natural" else None,
         )
 
     def initial_server(self) -> Payload:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -102,8 +102,13 @@ def operations_per_round(experiment: Experiment) -> float:
     return OPERATIONS * _multiplications_per_sample(experiment) * _samples_per_round(experiment)
 
 
-def estimate_seconds(experiment: Experiment) -> float | None:
-    """Return how long the training of a run takes on this machine, from the time of three steps; None without a loss."""
+def estimate_seconds(experiment: Experiment, clock: Callable[[], float] = time.perf_counter) -> float | None:
+    """Return how long the training of a run takes on this machine, from the time of three steps; None without a loss.
+
+    Args:
+        experiment: the run.
+        clock: ``time.process_time`` gives the time on a machine that does nothing else.
+    """
     method, config = experiment.method, experiment.config
     if not hasattr(method, "loss") or config.engine.device not in ("auto", "cpu") or torch.cuda.is_available():
         return None
@@ -114,9 +119,9 @@ def estimate_seconds(experiment: Experiment) -> float | None:
     seconds = []
     with threads(1):
         for _ in range(3):
-            start = time.perf_counter()
+            start = clock()
             nets["encoder"](views).square().mean().backward()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
     per_batch = OVERHEAD * min(seconds) / len(rows) * config.training.batch_size
     cohort = config.cohort.expected_size(experiment.partition.num_clients)
     return config.federation.rounds * phase_seconds(config, cohort, per_batch * batches_per_turn(experiment))
@@ -149,6 +154,16 @@ def in_minutes(seconds: float) -> str:
 def num_workers(config: Config) -> int:
     """Return the processes that train."""
     return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
+
+
+def fit_method(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the table [method] with its options that must fit clients and steps: global clusters, a target's momentum.
+
+    Args:
+        experiment: the run, with its epochs and rounds.
+    """
+    found = merge(_fit_cohort(experiment), _fit_momentum(experiment))
+    return {"method": dict(found.get("method", {}))}
 
 
 def _fit_cohort(experiment: Experiment) -> Tree:

@@ -15,6 +15,9 @@ from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.value_range import as_samples
 from unisono.evaluation.features import embed
+from unisono.methods.federated_kmeans import NearestMean
+from unisono.models.heads import Normalized
+from unisono.report.gallery import feature_clusters
 from unisono.runs.checkpoint import DamagedError
 from unisono.runs.directory import RunDirectory
 from unisono.runs.export import save_model
@@ -67,14 +70,17 @@ class LoadedRun:
         features: NDArray[np.float32] = embed(self.encoder, tensor, batch_size=batch_size).numpy()
         return features
 
-    def cluster(self, samples: Tensor | NDArray[Any], batch_size: int = 512) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return cluster index and confidence of samples, for methods that cluster."""
-        cluster_model = self.method.cluster_model(self.server)
-        if cluster_model is None:
-            raise UserError(
-                f"method {self.config.method_name!r} learns no clusters; use embed() and a clustering of your choice."
-            )
-        scores = embed(cluster_model, self._fitting(samples), batch_size=batch_size).softmax(dim=1)
+    def cluster(
+        self, samples: Tensor | NDArray[Any], batch_size: int = 512, num_clusters: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return cluster index and confidence of samples; where the method learns no clusters, those of the gallery.
+
+        Args:
+            samples: as for ``embed``.
+            batch_size: samples per forward pass.
+            num_clusters: of k-means, for a method that learns none; None takes as many as there are classes, else 10.
+        """
+        scores = embed(self._cluster_model(num_clusters), self._fitting(samples), batch_size=batch_size).softmax(dim=1)
         confidence, index = scores.max(dim=1)
         return index.numpy(), confidence.numpy()
 
@@ -130,6 +136,21 @@ class LoadedRun:
     def save_model(self) -> None:
         """Write ``model/``: weights, what they need to be used, and a model card."""
         save_model(self.directory, self.encoder, self.config.as_tree(), self.metrics)
+
+    def _cluster_model(self, num_clusters: int | None = None) -> nn.Module:
+        """Return the method's clusters, or those of k-means on the features that the run kept for its report."""
+        model, name = self.method.cluster_model(self.server), self.config.method_name
+        if model is not None and num_clusters is not None:
+            raise UserError(f"The number of clusters is that of the run, because {name} learns its own; leave it out.")
+        if model is not None:
+            return model
+        found = feature_clusters(self.directory, num_clusters)
+        if found is None:
+            raise UserError(
+                f"method {name!r} learns no clusters, and the run kept no features to find some; 'unisono report "
+                f"{self.path}' adds them."
+            )
+        return NearestMean(Normalized(self.encoder), *found).eval()
 
     def _fitting(self, samples: Tensor | NDArray[Any]) -> Tensor:
         return as_samples(samples, self.method.info.input_shape)

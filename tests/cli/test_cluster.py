@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,9 @@ from PIL import Image
 
 from tests.cli.conftest import Command
 from unisono import load
+from unisono.data.datasets import load_dataset
+from unisono.report.files import ReportFiles
+from unisono.report.gallery import gallery_document
 
 RUN = (
     "run", "federated-kmeans", "--dataset", "digits", "--clients", "4", "--rounds", "2", "--workers", "0", "--name", "clusters",
@@ -51,7 +56,25 @@ def test_clusters_of_files_folders_and_arrays(unisono: Command, pixels: np.ndarr
     assert [int(row["cluster"]) for row in table] == clusters.tolist()
 
 
+def test_a_method_without_clusters_gets_those_of_its_gallery(unisono: Command, demo: Path, pixels: np.ndarray) -> None:
+    run = load(demo)
+    snapshot = ReportFiles(run.directory).load(ReportFiles(run.directory).rounds()[-1])
+    page = gallery_document(run.directory)
+    assert page is not None
+    own = load_dataset(run.config.data).samples
+    found, confidence = run.cluster(own)
+    sizes = {section["id"]: section["note"].split()[0] for section in page["sections"]}
+    assert len(own) == len(snapshot.features)  # the map shows all samples
+    assert sizes == {f"cluster-{number}": str(count) for number, count in Counter(found.tolist()).items()}
+    assert ((confidence > 0) & (confidence <= 1)).all()
+    assert set(run.cluster(own, num_clusters=3)[0].tolist()) == {0, 1, 2}
+    result = unisono("cluster", demo, "samples.npz", "--clusters", 2, "--json")
+    assert {row["cluster"] for row in json.loads(result.out)} <= {0, 1}
+
+
 def test_mistakes_are_explained(unisono: Command, demo: Path, pixels: np.ndarray) -> None:
-    assert "learns no clusters" in unisono("cluster", demo, "samples.npz").sentence
+    without = Path("without")
+    shutil.copytree(demo, without, ignore=shutil.ignore_patterns("report"))
+    assert "kept no features to find some" in unisono("cluster", without, "samples.npz").sentence
     assert "--output must end in .csv" in unisono("cluster", demo, "samples.npz", "--output", "a.npz").sentence
     assert "There is no file or folder nowhere" in unisono("cluster", demo, "nowhere").sentence

@@ -85,11 +85,11 @@ def test_a_prepared_run_is_tolerant_unless_the_recipe_says_otherwise(tmp_path: P
     assert len(uids) == 2
 
 
-def test_a_key_is_revoked_though_the_server_does_not_run(unisono: Command, tmp_path: Path) -> None:
+def test_a_client_is_removed_though_the_server_does_not_run(unisono: Command, tmp_path: Path) -> None:
     unisono("deploy", "init", "federation", "--clients", 2)
-    result = unisono("deploy", "revoke", 1, "--server", "federation")
+    result = unisono("deploy", "remove", 1, "--server", "federation")
     assert result.out.strip() == "client 1 is turned away when the server starts"
     assert sorted(ServerDirectory.open(tmp_path / "federation").keys) == [0]
-    assert "There is no key of client 1. Known: 0." in unisono("deploy", "revoke", 1, "--server", "federation").sentence
+    assert "There is no key of client 9. Known: 0." in unisono("deploy", "remove", 9, "--server", "federation").sentence
     unisono("deploy", "init", "open", "--clients", 1, "--insecure")
-    assert "insecure = true" in unisono("deploy", "revoke", 0, "--server", "open").sentence
+    assert "insecure = true" in unisono("deploy", "remove", 0, "--server", "open").sentence

@@ -32,6 +32,11 @@ def test_files_folders_and_arrays_give_the_same_features(unisono: Command, demo:
     np.testing.assert_allclose(features, np.concatenate([expected, expected[1:2], expected]), rtol=1e-5, atol=1e-6)
 
 
+def test_an_array_alone(unisono: Command, demo: Path, pixels: np.ndarray) -> None:
+    assert unisono("embed", demo, "samples.npz", "--output", "features.npy").code == 0
+    np.testing.assert_allclose(np.load("features.npy"), load(demo).embed(pixels[:, None]), rtol=1e-5, atol=1e-6)
+
+
 def test_parquet(unisono: Command, demo: Path, pixels: np.ndarray) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert unisono("embed", demo, "samples.npz", "--output", "features.parquet").code == 0

@@ -31,7 +31,7 @@ def test_a_pipe_gets_one_plain_line_per_round_and_a_table(unisono: Command) -> N
     assert "samples/s" in second
     linear = load("runs/a").metrics[-1]["probe.linear"]
     assert next(line for line in lines if line.startswith("linear")).split() == ["linear", f"{linear:.4f}"]
-    assert lines[-1] == "Saved in runs/a"
+    assert lines[-3:] == ["Saved in runs/a", "Report: runs/a/report.html", "Clusters and their images: runs/a/gallery.html"]
 
 
 def test_quiet_prints_the_path_alone(unisono: Command) -> None:

@@ -66,7 +66,11 @@ class RunningFederation:
         for number, path in enumerate(self.clients):
             own = ClientDirectory.open(path).config
             data = write_samples(root / f"data-{number}", number)
-            tables = {"allow": {"reveals": ["parameters", "statistics", "data"]}, "peers": {"exchange": [0, 1, 2]}}
+            tables = {
+                "allow": {"reveals": ["parameters", "statistics", "data"]},
+                "peers": {"exchange": [0, 1, 2]},
+                "labels": {"use": True, "classes": ["a", "b"]},
+            }
             values = {"port": ports[number + 1], "data": str(data), "poll_interval": 0.5, **tables}
             write_config(path / CLIENT_FILE, configured(own, values))
         self.hostile = hostile
@@ -161,12 +165,12 @@ def sets(settings: Sequence[str]) -> list[str]:
 
 
 def write_samples(path: Path, number: int) -> Path:
-    """Grey images of stripes, 8x8: client 0 has a folder of PNG files, the others an .npz each, of different sizes."""
+    """Grey images of stripes, 8x8: client 0 has a folder of PNG files, the others an .npz with labels."""
     generator = np.random.default_rng(number)
     samples = np.stack([_stripes(generator) for _ in range(40 + 12 * number)])
     path.mkdir()
     if number:
-        np.savez(path / "samples.npz", x=samples)
+        np.savez(path / "samples.npz", x=samples, y=np.array(["a", "b"])[np.arange(len(samples)) % 2])
         return path / "samples.npz"
     from PIL import Image
 

@@ -86,6 +86,9 @@ class Everyone:
     def node_of(self, client_id: int) -> int:
         return client_id
 
+    def heard(self, client_id: int, reason: str) -> None:
+        pass
+
     def num_samples(self, client_id: int) -> int:
         return 40 + 12 * client_id
 
@@ -134,13 +137,20 @@ class Clients:
 class Run:
     """A run of the server's side against these clients."""
 
-    def __init__(self, clients: Clients, tree: Mapping[str, Any], secure: bool = False) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        tree: Mapping[str, Any],
+        secure: bool = False,
+        num_classes: int | None = None,
+        name: str = "run-1",
+    ) -> None:
         tree = merge({"federation": {"strict": False, "quorum": 1.0, "retries": 0}}, tree)
         self.config: Config = resolve(tree)
         size = self.config.data.image_size or 8
         number = len(clients.handlers)
-        info = {**RUN_INFO, "input_shape": [1, size, size], "num_clients": number}
-        self.run_spec = json.dumps({"run": "run-1", "config": public_tree(self.config), "run_info": info})
+        info = {**RUN_INFO, "input_shape": [1, size, size], "num_clients": number, "num_classes": num_classes}
+        self.run_spec = json.dumps({"run": name, "config": public_tree(self.config), "run_info": info})
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in info.items()}
         self.method = self.config.method_class(
             self.config.method, RunInfo(**{**fields, "sections": self.config.method_sections})

@@ -24,7 +24,7 @@ from unisono.config import resolve
 from unisono.core.method import RunInfo
 from unisono.data.datasets import DataConfig
 from unisono.deploy.certificates import make_node_key
-from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
 from unisono.deploy.negotiation import load_client_data
 from unisono.deploy.runs import connect, node_table
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
@@ -150,6 +150,35 @@ def test_a_secure_sum_is_the_mean(federation: RunningFederation) -> None:
         torch.testing.assert_close(tensor, expected[name], atol=2e-3, rtol=2e-2)
 
 
+def test_a_supervised_run_waits_for_an_owner_and_learns_from_labels_that_stay(federation: RunningFederation) -> None:
+    client = federation.clients[1]
+    file = client / CLIENT_FILE
+    before = file.read_text()
+    file.write_text(before.replace('approve = "always"', 'approve = "recipe-hash"'))
+    federation.process(client, "client_worker").kill()
+    settings = (
+        "federation.rounds=2", "data.channels=1", "privacy.secure_aggregation=true", 'labels.classes=["b", "a"]', *SMALL,
+    )  # fmt: skip
+    command = ["deploy", "run", "supervised", "--server", str(federation.server.path), "--name", "labels", "--detach"]
+    started = federation.unisono(*command, *sets(settings))
+    assert started.returncode == 0, started.stderr
+    federation.wait_for(lambda: list((client / "pending").glob("*.json")) != [])
+    run, recipe = federation.server.runs / "labels", federation.unisono("deploy", "pending", str(client)).stdout.split()[0]
+    approved = federation.unisono("deploy", "approve", str(client), recipe)
+    assert approved.stdout == f"approved {recipe}\n", approved.stderr
+    federation.wait_for(lambda: (run / "status.json").exists() and "finished" in (run / "status.json").read_text())
+    assert [entry["answered"] for entry in read_lines(run / "metrics.jsonl")] == [NUM_CLIENTS] * 2
+    owners = json.loads((run / "privacy.json").read_text())["owners"]
+    for number, path in enumerate(federation.clients):
+        assert owners[str(number)]["policy"] == ClientDirectory.open(path).config.fingerprint
+        checked = federation.unisono("deploy", "audit", str(path), "--against", str(run / "privacy.json"))
+        assert checked.returncode == 0, checked.stderr
+        assert "masked among 3" in checked.stdout
+    assert unisono.load(run).server.groups["classifier"]["weight"].shape[0] == 2
+    file.write_text(before)
+    federation.process(client, "client_worker").kill()
+
+
 def test_poisoned_updates_are_left_out_and_recorded(federation: RunningFederation) -> None:
     attack = federation.root / "attack"
     attack.touch()
@@ -201,8 +230,8 @@ def test_a_client_that_is_killed_in_a_round_is_left_out_and_comes_back(federatio
     federation.wait_for(lambda: federation.process(federation.clients[1], "supernode").pid != node.pid)
 
 
-def test_a_revoked_client_is_turned_away_and_the_others_go_on(federation: RunningFederation) -> None:
-    done = federation.unisono("deploy", "revoke", "2", "--server", str(federation.server.path))
+def test_a_removed_client_is_turned_away_and_the_others_go_on(federation: RunningFederation) -> None:
+    done = federation.unisono("deploy", "remove", "2", "--server", str(federation.server.path))
     assert done.returncode == 0, done.stderr
     assert "client 2 is turned away from now on" in done.stdout
     assert [client for client, _ in node_table(federation.server)] == [0, 1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -12,21 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.attacks import attack
 from tests.deploy.test_client import EXCHANGE, GROUP_NORM, SHARING, SIMPLE, Clients, Run, question, request
 from unisono.core.config import merge, read_toml, write_toml
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
+from unisono.core.payload import Update
 from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
+from unisono.deploy.ledger import Ledger
 from unisono.deploy.policy import fingerprint
 from unisono.deploy.policy_tables import Policy, num_bytes, with_new_keys
-from unisono.deploy.refusal import RefusedError
+from unisono.deploy.refusal import RefusedError, retry_delay
 from unisono.deploy.release import rounded
 from unisono.deploy.resources import check_time, time_limit
 from unisono.engines.flower.messages import Request
@@ -46,6 +52,7 @@ TABLE: list[tuple[str, Any, Any, Tree, Tree]] = [
     ("allow.reveals", ["statistics"], ["parameters"], SIMPLE, {}),
     ("require.secure_aggregation", True, False, SIMPLE, {}),
     ("require.min_cohort", 4, 3, {**SIMPLE, **SECURE}, {"extra": MASKED}),
+    ("require.max_weight_share", 0.3, 0.4, {**SIMPLE, **SECURE, "aggregation": {"weighting": "uniform"}}, {"extra": MASKED}),
     ("require.min_samples", 41, 40, SIMPLE, {}),
     ("require.cluster_statistics", "local-dp", "k-anonymous", ORCHESTRA, {}),
     ("require.cluster_statistics", "none", "local-dp", LOCAL_DP, {}),
@@ -85,6 +92,7 @@ OTHERS = {
     "budget.max_failures": "test_hostile_server.py, failures",
     "budget.clip_norm": "test_client.py, clipped and noisy",
     "budget.noise_multiplier": "test_client.py, clipped and noisy",
+    "budget.distributed_noise": "here",
     "resources.hours": "here",
     "resources.max_load": "here",
     "resources.max_seconds_per_round": "here",
@@ -167,6 +175,7 @@ def test_compilers_start_only_if_the_owner_says_so(clients: Clients, tmp_path: P
         client_with(clients, tmp_path, {}).answer(request(Run(clients, compiled)))
 
 
+@attack("A12", "Reads a function of chosen samples off metrics and scores", "only listed ones leave, with three digits")
 def test_scores_and_metrics_leave_as_listed(clients: Clients, tmp_path: Path) -> None:
     asked = request(Run(clients, SIMPLE))
     (tmp_path / "a").mkdir()
@@ -204,6 +213,7 @@ def test_numbers_keep_two_digits(number: float, down: float, up: float) -> None:
     assert rounded(-number, 2) == -up
 
 
+@attack("A17", "Asks for statistics of the data at any number of image sizes", "refused beyond bounds.max_sizes")
 def test_statistics_are_told_for_few_sizes(clients: Clients, tmp_path: Path) -> None:
     client = client_with(clients, tmp_path, {"bounds": {"max_sizes": 2}})
     for size in (8, 16, 8):
@@ -212,6 +222,7 @@ def test_statistics_are_told_for_few_sizes(clients: Clients, tmp_path: Path) -> 
         client.describe(question(merge(SIMPLE, {"data": {"image_size": 24}})))
 
 
+@attack("A16", "Starts run after run to have every count begin anew", "refused beyond budget.max_rounds, budget.max_runs")
 def test_rounds_and_runs_are_counted_over_the_lifetime(clients: Clients, tmp_path: Path) -> None:
     run = Run(clients, SIMPLE)
     asked = request(run)
@@ -226,6 +237,7 @@ def test_rounds_and_runs_are_counted_over_the_lifetime(clients: Clients, tmp_pat
     client_with(clients, tmp_path / "a", {"budget": {"max_runs": 2}}).answer(other)
 
 
+@attack("A24", "Names a client that it works with as neighbour of all others (CF-CL)", "refused unless the owner lists it")
 def test_samples_go_to_listed_peers_and_only_so_many(tmp_path: Path) -> None:
     clients = Clients(tmp_path, **merge(SHARING, {"peers": {"exchange": [1]}}))
     run = Run(clients, EXCHANGE)
@@ -355,3 +367,65 @@ def test_the_file_that_init_writes_has_every_key(clients: Clients) -> None:
         for key in type(section).model_fields:
             assert f"\n{key} =" in text or f"\n# {key} =" in text, (table, key)
     assert set(read_toml(clients.directories[0].path / CLIENT_FILE)) >= set(Policy().tables)
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds"),
+    [
+        ("pending: waits for its owner: unisono deploy approve client-0 3f9a", 10.0),
+        ("refused: not-now: this client works from 19:00-06:00, in 35 minutes again.", 35 * 60.0),
+        ("not-now: in 0 minutes again", 60.0),
+        ("not-now: in 9999 minutes again", 24 * 3600.0),
+        ("not-now", 60.0),
+        ("refused: policy:budget.max_rounds", None),
+        ("the client failed; its own log says why", None),
+    ],
+)
+def test_the_server_asks_again_when_a_client_says_so(reason: str, seconds: float | None) -> None:
+    assert retry_delay(reason) == seconds
+
+
+def test_the_page_for_owners_has_every_key_with_its_default_and_meaning() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "site-owners.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| `[a-z]+\.[a-z_]+` \|", line)]
+    expected = []
+    for table, section in Policy().tables.items():
+        for key, field in type(section).model_fields.items():
+            value = section.model_dump(mode="json")[key]
+            default = "unset" if value is None else f"`{json.dumps(value)}`"
+            expected.append(f"| `{table}.{key}` | {default} | {field.description} |")
+    assert rows == expected
+
+
+@pytest.mark.parametrize(("weighting", "parts"), [("uniform", 2), ("samples", 1)])
+def test_noise_is_shared_only_where_all_weigh_the_same(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighting: str, parts: int
+) -> None:
+    """Of three clients all must stay, and one may be dishonest, so two add noise."""
+    tree = merge({**SIMPLE, **SECURE}, {"aggregation": {"weighting": weighting}, "model": {"norm": "group"}})
+    asked = first_request(clients, tree, {"extra": MASKED})
+    noise = {"clip_norm": 1e-6, "noise_multiplier": 1e5}
+    start = asked.broadcast.flatten()
+    for distributed in (False, True):
+        path = tmp_path / str(distributed)
+        path.mkdir()
+        client = client_with(clients, path, {"budget": {**noise, "distributed_noise": distributed}})
+        begin = Spy(client._sums.begin)
+        monkeypatch.setattr(client._sums, "begin", begin)
+        client.answer(asked)
+        sent = begin.update.payload.flatten()
+        moved = torch.cat([(sent[name] - start[name]).flatten() for name in sent if sent[name].is_floating_point()])
+        expected = 0.1 / (parts if distributed else 1) ** 0.5
+        assert float(moved.std()) == pytest.approx(expected, rel=6 / (2 * len(moved)) ** 0.5), "six standard errors"
+        assert Ledger(ClientDirectory.open(path)).intents[0]["noise"] == 1e5, "the sum has all of it"
+
+
+class Spy:
+    """Keeps the update that is about to be masked."""
+
+    def __init__(self, begin: Any) -> None:
+        self._begin = begin
+
+    def __call__(self, run: str, request: Request, update: Update, *rest: Any) -> Any:
+        self.update = update
+        return self._begin(run, request, update, *rest)

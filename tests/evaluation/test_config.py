@@ -11,8 +11,9 @@ def config(**values: object) -> EvaluationConfig:
 
 def test_defaults_suit_what_there_is():
     assert chosen_probes(config(), has_labels=True, has_cluster_model=False) == ("linear", "knn", "labels-10")
-    assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("alignment", "clusters")
-    assert chosen_probes(config(), has_labels=True, has_cluster_model=True, held_out=False) == ("kmeans", "clusters")
+    assert chosen_probes(config(), has_labels=False, has_cluster_model=True) == ("alignment", "unlabelled", "clusters")
+    nothing_held_out = chosen_probes(config(), has_labels=True, has_cluster_model=True, held_out=False)
+    assert nothing_held_out == ("kmeans", "unlabelled", "clusters")
     assert chosen_probes(config(probes=["knn"]), has_labels=True, has_cluster_model=True) == ("knn",)
 
 
@@ -29,8 +30,9 @@ def test_what_else_is_missing_is_named():
         check_probes(config(), has_labels=False, num_train_samples=0)
     with pytest.raises(UserError, match="'clusters', but the method assigns none"):
         check_probes(config(probes=["clusters"]), has_labels=True, has_cluster_model=False)
-    with pytest.raises(UserError, match="compares augmented views"):
-        check_probes(config(probes=["alignment"]), has_labels=True, has_views=False)
+    for name in ("alignment", "unlabelled"):
+        with pytest.raises(UserError, match=f"'{name}' compares augmented views"):
+            check_probes(config(probes=[name]), has_labels=True, has_views=False)
     with pytest.raises(UserError, match="kmeans_clusters is required"):
         check_probes(config(probes=["kmeans"]), has_labels=False)
     check_probes(config(), has_labels=False, num_test_samples=0)

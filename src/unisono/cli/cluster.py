@@ -20,13 +20,17 @@ def cluster(
     run: options.Run,
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", hidden=True)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a .csv file instead of a table.")] = None,
+    clusters: Annotated[
+        int | None, typer.Option(min=1, help="How many, where the method learns none; default: as the gallery has.")
+    ] = None,
     on_error: options.OnError = None,
     json: options.Json = False,
 ) -> None:
     """Find the clusters of images or series.
 
-    RUN is the directory of a run whose method clusters; FILES are images, folders of images, or .npz files with an array 'x'.
-    For each there is the number of its cluster and how sure the model is of it, from 0 to 1; row 7 of a.npz is called a.npz#7.
+    RUN is a run directory; a method that learns no clusters gets those of k-means that its gallery shows. FILES are images,
+    folders of images, or .npz files with an array 'x'. For each there is the number of its cluster and how sure the model is
+    of it, from 0 to 1; row 7 of a.npz is called a.npz#7.
 
     Example: unisono cluster runs/clusters samples.npz --output clusters.csv
     """
@@ -42,15 +46,15 @@ def cluster(
     rows: list[Row] = []
     for file in files:
         names, samples = read_samples(loaded, file, on_error)
-        clusters, confidences = loaded.cluster(samples)
-        rows += zip(names, clusters.tolist(), confidences.tolist(), strict=True)
+        found, confidences = loaded.cluster(samples, num_clusters=clusters)
+        rows += zip(names, found.tolist(), confidences.tolist(), strict=True)
     if output is not None:
         write_atomically(output, _csv(rows).encode())
     if json:
         print(json_format.dumps([{"file": name, "cluster": number, "confidence": sure} for name, number, sure in rows]))
     elif output is not None:
-        found = len({number for _, number, _ in rows})
-        make_console().print(f"{len(rows):,} samples in {found} clusters in {output}", soft_wrap=True)
+        number = len({number for _, number, _ in rows})
+        make_console().print(f"{len(rows):,} samples in {number} clusters in {output}", soft_wrap=True)
     else:
         cells = [[name, str(number), f"{sure:.3f}"] for name, number, sure in rows]
         make_console().print(make_table(["file", "cluster", "confidence"], cells, right=["cluster", "confidence"]))

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from unisono.cli import deploy_owner, options
+from unisono.cli.deploy_members import ServerOption
+from unisono.cli.deploy_members import register as register_members
 from unisono.cli.error_output import Commands
 from unisono.cli.tables import make_console
 
@@ -15,7 +17,6 @@ app = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run a real federation over TLS."
 )
 Directory = Annotated[Path, typer.Argument(metavar="[DIRECTORY]", hidden=True)]
-ServerOption = Annotated[Path, typer.Option("--server", help="The server's directory.")]
 
 
 def _ready() -> None:
@@ -193,22 +194,6 @@ def stop(
         raise UserError(f"Nothing runs in {directory}.")
 
 
-@app.command("revoke", no_args_is_help=True)
-def revoke(client: Annotated[int, typer.Argument(metavar="CLIENT", hidden=True)], server: ServerOption = Path()) -> None:
-    """Turn a client away for good.
-
-    CLIENT is its number. Its key is no longer accepted; a run that goes on does so without it.
-
-    Example: unisono deploy revoke 2 --server federation/server
-    """
-    _ready()
-    from unisono.deploy.directories import ServerDirectory
-    from unisono.deploy.runs import revoke
-
-    now = revoke(ServerDirectory.open(server), client)
-    make_console().print(f"client {client} is turned away {'from now on' if now else 'when the server starts'}", soft_wrap=True)
-
-
 @app.command("fetch", no_args_is_help=True)
 def fetch(
     run: Annotated[str, typer.Argument(metavar="RUN", hidden=True)],
@@ -229,3 +214,4 @@ def fetch(
 
 
 deploy_owner.add_to(app)
+register_members(app)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SUFFIXES = (".npz", ".parquet")
+SUFFIXES = (".npz", ".npy", ".parquet")
 
 
 def embed(
@@ -23,14 +23,15 @@ def embed(
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", hidden=True)],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Where features go, .npz or .parquet; default features.npz.", show_default=False),
+        typer.Option("--output", "-o", help=".npz (default features.npz), .npy or .parquet.", show_default=False),
     ] = Path("features.npz"),
     on_error: options.OnError = None,
 ) -> None:
     """Turn images or series into features.
 
     RUN is a run directory; FILES are images, folders of images, or .npz files with an array 'x'. An .npz output holds
-    'features' and 'files', a .parquet output the columns 'features' and 'file'; row 7 of the input a.npz is called a.npz#7.
+    'features' and 'files', a .parquet output the columns 'features' and 'file', an .npy output
+    features alone; row 7 of the input a.npz is called a.npz#7.
 
     Example: unisono embed runs/demo samples.npz --output features.npz
     """
@@ -40,12 +41,12 @@ def embed(
     from unisono.loaded import load
 
     if output.suffix not in SUFFIXES:
-        raise UserError(f"--output must end in {' or '.join(SUFFIXES)}, got {output}.")
+        raise UserError(f"--output must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {output}.")
     loaded = load(run)
     parts = [read_samples(loaded, file, on_error) for file in files]
     names = [name for found, _ in parts for name in found]
     features = np.concatenate([loaded.embed(samples) for _, samples in parts])
-    (_write_npz if output.suffix == ".npz" else _write_parquet)(output, names, features)
+    {".npz": _write_npz, ".npy": _write_npy, ".parquet": _write_parquet}[output.suffix](output, names, features)
     make_console().print(f"{len(names):,} rows of {features.shape[1]} features in {output}", soft_wrap=True)
 
 
@@ -58,6 +59,18 @@ def _write_npz(output: Path, names: list[str], features: NDArray[np.float32]) ->
 
     content = io.BytesIO()
     np.savez_compressed(content, features=features, files=np.array(names))
+    write_atomically(output, content.getvalue())
+
+
+def _write_npy(output: Path, names: list[str], features: NDArray[np.float32]) -> None:
+    import io
+
+    import numpy as np
+
+    from unisono.runs.files import write_atomically
+
+    content = io.BytesIO()
+    np.save(content, features)
     write_atomically(output, content.getvalue())
 
 

@@ -31,6 +31,7 @@ from unisono.cli.resume import resume
 from unisono.cli.run import run
 from unisono.cli.search import duplicates, neighbors, outliers
 from unisono.cli.show import show
+from unisono.cli.start import start
 from unisono.cli.study import study
 from unisono.cli.tune import tune
 from unisono.cli.verify import verify
@@ -46,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich help takes twice as long to appear
 )
 app.command("demo")(demo)
+app.command("start", no_args_is_help=True)(start)
 app.command("run", no_args_is_help=True)(run)
 app.command("config", no_args_is_help=True)(config)
 app.command("resume", no_args_is_help=True)(resume)

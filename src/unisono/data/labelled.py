@@ -22,6 +22,9 @@ class LabelsConfig(Section):
     probe: Literal["visible", "all"] = Field(
         "visible", description="labels that probes learn from: those that methods may see, or all of the data set"
     )
+    classes: tuple[str, ...] = Field(
+        (), description="names of the classes, in the order of their numbers; clients of a real federation number theirs so"
+    )
 
 
 def draw_labelled(labels: Tensor, partition: Partition, fraction: float, seed: int) -> Tensor:

@@ -29,6 +29,7 @@ from unisono.data.views import make_views
 from unisono.deploy.directories import ClientDirectory
 from unisono.deploy.ledger import Kind
 from unisono.deploy.masked_sums import MaskedSums
+from unisono.deploy.members import take_members
 from unisono.deploy.negotiation import (
     checked_config,
     described,
@@ -84,12 +85,13 @@ class DeployedClient:
             if "told" in question:
                 log.warning("the server says: %s", str(question["told"])[:300])
             return {}
+        self._hear_of_members(question.get("members"))
         gate: Gate | None = None
         try:
             config = checked_config(question["config"], self._config)
             dataset = load_client_data(self._directory, config.data)
             config = config.fitted(dataset.input_shape, on_gpu=False, has_bf16=False)
-            info = run_info_of(question["run_info"] or provisional_run_info(dataset, question, self._config), config)
+            info = run_info_of(question["run_info"] or provisional_run_info(dataset, question, config), config)
             method = config.method_class(config.method, info)
             run = question.get("run")
             gate = Gate(self._directory, self._books, None if run is None else str(run), "", config, method)
@@ -108,6 +110,17 @@ class DeployedClient:
             if gate is not None:
                 gate.fail()
             raise UserError(FAILED) from None
+
+    def _hear_of_members(self, text: Any) -> None:
+        """Put a newer list of members in force if the authority has signed it."""
+        if not isinstance(text, str) or self._config.insecure:
+            return
+        try:
+            if take_members(self._directory, text):
+                self._open.cache_clear()
+                log.info("a new list of members is in force")
+        except UserError as error:
+            log.warning("the server sent a list of members that is not taken: %s", error)
 
     def answer(self, request: Request) -> ClientResult:
         """Return the answer to a request, after everything that must be checked before something leaves."""
@@ -182,7 +195,8 @@ class ClientRun:
                 f"This client's samples have shape {dataset.input_shape}, and the federation learns on "
                 f"{self.method.info.input_shape}."
             )
-        labels = visible_labels(dataset, self._directory.config) if self.method.needs_labels else None
+        classes, owner = self.config.labels.classes, self._directory.config
+        labels = visible_labels(dataset, classes, owner) if self.method.needs_labels else None
         return ClientData(dataset.samples, torch.arange(len(dataset.samples)), labels, self._device, dataset.num_clustered_rows)
 
     @cached_property

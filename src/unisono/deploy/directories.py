@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,9 +92,25 @@ class ServerDirectory:
         return self.path / "nodes.json"
 
     @property
-    def admitted_keys(self) -> list[str]:
-        """Public keys that the server takes requests from."""
-        return list(self.keys.values())
+    def former_file(self) -> Path:
+        """The file with keys that clients have replaced a short time ago."""
+        return self.path / "former.json"
+
+    @property
+    def former_keys(self) -> dict[int, tuple[str, datetime]]:
+        """Keys that clients have replaced, and the time until which they are taken."""
+        try:
+            values = json.loads(self.former_file.read_text()) if self.former_file.is_file() else {}
+            return {int(client): (str(one["key"]), datetime.fromisoformat(one["until"])) for client, one in values.items()}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{self.former_file} is damaged ({error}): remove it; it holds no key that is in force.") from error
+
+    @property
+    def admitted_keys(self) -> dict[str, int]:
+        """Public keys that the server takes requests from, and the client that each belongs to."""
+        now = datetime.now(UTC)
+        former = {line: client for client, (line, until) in self.former_keys.items() if until > now}
+        return {**former, **{line: client for client, line in self.keys.items()}}
 
     @property
     def token(self) -> str:

@@ -17,6 +17,7 @@ from unisono.deploy.directories import (
     write_config,
     write_keys,
 )
+from unisono.deploy.members import MEMBERS_FILE, Members
 
 CLIENT_PORT = 9094
 APP = """\
@@ -48,7 +49,7 @@ settings = ""
 START = """\
 #!/bin/sh
 # Starts the {what} of this directory and starts it again whenever it ends, until 'unisono deploy stop' or Ctrl-C.
-cd "$(dirname "$0")" && exec unisono deploy {command} . "$@"
+cd "$(dirname "$0")" && exec unisono deploy {what} . "$@"
 """
 
 
@@ -82,7 +83,9 @@ def create_federation(
         write_secret(path / "server" / "server.key", key)
         (path / "server" / "server.crt").write_bytes(certificate)
         (path / "server" / "ca.crt").write_bytes(authority.pem)
+    members = Members(1, public).signed(authority)
     write_keys(path / "server" / "nodes.json", public)
+    (path / "server" / MEMBERS_FILE).write_text(members)
     host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
     for client, (private, line) in pairs.items():
         directory = path / f"client-{client}"
@@ -93,9 +96,10 @@ def create_federation(
         (directory / "node.pub").write_text(line + "\n")
         write_secret(directory / "runtime.secret", secrets.token_bytes(32))
         write_keys(directory / "nodes.json", public)
+        (directory / MEMBERS_FILE).write_text(members)
         if not insecure:
             (directory / "ca.crt").write_bytes(authority.pem)
-        _write_script(directory, "client", "client")
+        write_start_files(directory, "client")
 
 
 def _write_authority(path: Path, authority: Authority) -> None:
@@ -110,10 +114,16 @@ def _write_server(path: Path, config: DeployServerConfig) -> None:
     write_config(path / SERVER_FILE, config)
     (path / "app" / "pyproject.toml").write_text(APP.format(flower=metadata.version("flwr")))
     (path / "app" / "LICENSE").write_text("Apache-2.0\n")
-    _write_script(path, "server", "server")
+    write_start_files(path, "server")
 
 
-def _write_script(path: Path, what: str, command: str) -> None:
+def write_start_files(path: Path, what: str) -> None:
+    """Write what starts a server or a client.
+
+    Args:
+        path: its directory.
+        what: ``server`` or ``client``.
+    """
     script = path / "start.sh"
-    script.write_text(START.format(what=what, command=command))
+    script.write_text(START.format(what=what))
     script.chmod(0o755)

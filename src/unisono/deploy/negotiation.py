@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -207,32 +207,35 @@ def described(dataset: Dataset, config: Config, owner: ClientConfig) -> dict[str
     }
 
 
-def visible_labels(dataset: Dataset, owner: ClientConfig) -> Tensor:
-    """Return the labels that a method may see here, numbered as ``labels.classes`` lists them, -1 for all others.
+def visible_labels(dataset: Dataset, classes: Sequence[str], owner: ClientConfig) -> Tensor:
+    """Return the labels that a method may see here, -1 for all others.
+
+    A label is seen if recipe and owner both name its class, and enough samples here have it. If fewer samples than
+    ``bounds.min_drawn`` have a label then, none is seen: an update of them alone would tell too much.
 
     Args:
         dataset: the client's.
+        classes: those of the recipe; their order gives the numbers.
         owner: the table of the client.
     """
     table = owner.labels
-    if dataset.labels is None:
-        raise UserError(
-            "labels.use is true, and the samples have no labels: use class folders (layout = 'classes') or y in .npz."
-        )
-    numbers = torch.tensor([table.classes.index(name) if name in table.classes else -1 for name in dataset.class_names] + [-1])
-    labels = numbers[dataset.labels]
-    counts = torch.bincount(labels[labels >= 0], minlength=len(table.classes))
+    if dataset.labels is None:  # a semi-supervised method learns from them all the same
+        return torch.full((len(dataset.samples),), -1)
+    known = {name: number for number, name in enumerate(classes) if name in table.classes}
+    labels = torch.tensor([*(known.get(name, -1) for name in dataset.class_names), -1])[dataset.labels]
+    counts = torch.bincount(labels[labels >= 0], minlength=len(classes))
     rare = torch.cat([counts < table.min_per_class, torch.tensor([True])])
-    return torch.where(rare[labels], -1, labels)
+    labels = torch.where(rare[labels], -1, labels)
+    return labels if int((labels >= 0).sum()) >= owner.bounds.min_drawn else torch.full_like(labels, -1)
 
 
-def provisional_run_info(dataset: Dataset, question: dict[str, Any], owner: ClientConfig) -> dict[str, Any]:
+def provisional_run_info(dataset: Dataset, question: dict[str, Any], config: Config) -> dict[str, Any]:
     """Return the facts as they would be with this client's data alone, to see whether the method can run on it."""
     return {
         "input_shape": dataset.input_shape,
         "mean": dataset.mean,
         "std": dataset.std,
-        "num_classes": len(owner.labels.classes) if owner.labels.use else None,
+        "num_classes": len(config.labels.classes) or None,
         "num_clients": int(question["num_clients"]),
         "num_rounds": int(question["num_rounds"]),
     }

@@ -105,7 +105,7 @@ def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
                 if directory.config.insecure:
                     control.nodes()
                 else:
-                    control.admit_only(directory.keys.values())
+                    control.admit_only(directory.admitted_keys)
             return
         except UserError:
             if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ from typing import Any
 from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
-from unisono.deploy.directories import ServerDirectory, write_keys
+from unisono.deploy.directories import ServerDirectory
 from unisono.deploy.supervisor import supervisor_pid
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
@@ -126,19 +126,12 @@ def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:
     return target
 
 
-def revoke(server: ServerDirectory, client: int) -> bool:
-    """Remove a client's key from the server's list; return False if the server is down and will learn of it at its start."""
-    if server.config.insecure:
-        raise UserError("There is no key to revoke: server.toml says insecure = true, so anyone may join.")
-    keys = server.keys
-    if client not in keys:
-        raise UserError(f"There is no key of client {client}. Known: {', '.join(map(str, sorted(keys))) or 'none'}.")
-    del keys[client]
-    write_keys(server.path / "nodes.json", keys)
+def admit_members(server: ServerDirectory) -> bool:
+    """Admit the clients whose keys are in force, and no others; return False if the server is down and does so at its start."""
     if supervisor_pid(server.path) is None:
         return False
     with connect(server) as control:
-        control.admit_only(keys.values())
+        control.admit_only(server.admitted_keys)
     return True
 
 
@@ -148,7 +141,11 @@ def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
         nodes = control.nodes()
     if server.config.insecure:
         return list(enumerate(nodes.values()))
-    return [(client, nodes.get(key_bytes(line), "not admitted")) for client, line in sorted(server.keys.items())]
+    found: dict[int, str] = {}
+    for line, client in server.admitted_keys.items():
+        word = nodes.get(key_bytes(line), "not admitted")
+        found[client] = word if word == "online" else found.get(client, word)
+    return sorted(found.items())
 
 
 def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:

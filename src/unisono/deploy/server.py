@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,13 @@ from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.core.method import Method, RunInfo
 from unisono.data.datasets import Dataset
+from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.directories import DeployServerConfig, ServerDirectory
 from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
 from unisono.deploy.identity import KnownKeys
+from unisono.deploy.members import MEMBERS_FILE
 from unisono.deploy.negotiation import DataSpec, negotiate
-from unisono.engines.flower.control import key_bytes
+from unisono.deploy.refusal import retry_delay
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
@@ -35,7 +37,7 @@ from unisono.runs.evaluation import Evaluation, EvaluationCallback
 POLL = 0.3
 PUBLIC_TABLES = (
     "format", "method", "graph", "views", "model", "training", "federation", "cohort", "aggregation", "privacy", "compression",
-    "consent", "evaluation",
+    "consent", "evaluation", "labels",
 )  # fmt: skip
 LOCK_SECONDS = 60.0
 """Time that a server which was killed a moment ago gets to leave its run directory."""
@@ -52,14 +54,20 @@ class ServerInfo:
     """
 
     config: DeployServerConfig
-    keys: dict[bytes, int] | None
+    keys: Mapping[bytes, int] | None
     path: Path | None = None
 
     @staticmethod
     def of(directory: ServerDirectory) -> ServerInfo:
         """Return the server of a directory."""
-        keys = None if directory.config.insecure else {key_bytes(line): client for client, line in directory.keys.items()}
+        keys = None if directory.config.insecure else AdmittedKeys(directory)
         return ServerInfo(directory.config, keys, directory.path)
+
+    @property
+    def members(self) -> str | None:
+        """The signed list of members as text, None where there is none."""
+        file = None if self.path is None else self.path / MEMBERS_FILE
+        return file.read_text() if file is not None and file.is_file() and self.keys is not None else None
 
     def load_labelled(self, shape: tuple[int, ...], config: Config) -> Dataset | None:
         """Return the server's labelled samples in the federation's shape; None where it has none."""
@@ -168,15 +176,17 @@ def _connect(
     grid: Any, config: Config, host: ServerInfo, known: dict[str, Any], note: Callable[[str], None]
 ) -> FlowerMembership:
     """Wait for clients and ask each to describe its data."""
-    num_clients = host.config.num_clients
+    num_clients = config.partition.num_clients  # clients that joined later are no part of this run
     question = {
         "config": public_tree(config),
         **known,
         "num_clients": num_clients,
         "num_rounds": config.federation.rounds,
+        "members": host.members,
     }
     members = FlowerMembership(grid, num_clients, host.keys, question, note)
-    expected = num_clients if host.keys is None else len(host.keys)
+    members.retry_delay = retry_delay
+    expected = num_clients if host.keys is None else len({client for client in host.keys.values() if client < num_clients})
     members.wait(host.config.min_clients or expected, host.config.start_timeout)
     if not members.descriptions:
         reasons = "; ".join(f"client {client}: {reason}" for client, reason in sorted(members.refused.items()))
@@ -218,14 +228,32 @@ def _fitted(config: Config, data_spec: DataSpec, directory: RunDirectory, note: 
 
 def _method(config: Config, data_spec: DataSpec, num_clients: int) -> Method:
     """Build the method for the data that was agreed on; raise UserError if the parts of the config do not fit each other."""
+    spec, classes = data_spec, config.labels.classes
     info = RunInfo(
-        data_spec.shape, data_spec.mean, data_spec.std, None, num_clients, config.federation.rounds, config.method_sections
+        spec.shape, spec.mean, spec.std, len(classes) or None, num_clients, config.federation.rounds, config.method_sections
     )
     method = config.method_class(config.method, info)
     if method.needs_labels:
-        raise UserError(f"method {config.method_name!r} needs labels, and clients of a federation are asked for none.")
+        check_labels(config)
     check_run(config, method, num_clients)
     return method
+
+
+def check_labels(config: Config) -> None:
+    """Refuse a recipe whose labels the clients of a federation could not give."""
+    name = config.method_name
+    if not config.labels.classes:
+        raise UserError(f"method {name!r} needs labels: list the names of the classes in labels.classes.")
+    if config.labels.fraction != 1:
+        raise UserError(
+            f"labels.fraction hides labels in a simulation, got {config.labels.fraction:g}: set it to 1; the clients of a "
+            "federation have the labels that they have."
+        )
+    if not config.privacy.secure_aggregation:
+        raise UserError(
+            f"method {name!r} needs labels, and clients let what they learn from labels leave under masks only: set "
+            "privacy.secure_aggregation = true."
+        )
 
 
 def public_tree(config: Config) -> dict[str, Any]:

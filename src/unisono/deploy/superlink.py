@@ -9,36 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from unisono.core.errors import UserError
+from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.directories import ServerDirectory
-from unisono.engines.flower.control import key_bytes
 from unisono.engines.flower.door import Door
 from unisono.engines.flower.internals import serve_superlink
 
 GIBIBYTE = 2**30
-
-
-class KnownKeys:
-    """The keys of all clients; a call reads the file again if it has changed.
-
-    Args:
-        directory: the server's.
-    """
-
-    def __init__(self, directory: ServerDirectory) -> None:
-        self._directory = directory
-        self._seen: tuple[int, int] | None = None
-        self._keys: frozenset[bytes] = frozenset()
-
-    def __call__(self) -> frozenset[bytes]:
-        """Return the keys as Flower sends them; the last known ones where the file cannot be read."""
-        try:
-            found = self._directory.key_file.stat()
-            if self._seen != (found.st_mtime_ns, found.st_ino):
-                self._keys = frozenset(key_bytes(line) for line in self._directory.admitted_keys)
-                self._seen = (found.st_mtime_ns, found.st_ino)
-        except (OSError, UserError) as error:
-            print(f"The clients' keys cannot be read ({error}): those known so far stay in force.", file=sys.stderr, flush=True)
-        return self._keys
 
 
 def has_room(directory: ServerDirectory, seconds: float = 2.0) -> Callable[[], bool]:
@@ -65,7 +41,7 @@ def main(path: Path, arguments: Sequence[str]) -> None:
     """
     try:
         directory = ServerDirectory.open(path)
-        keys = None if directory.config.insecure else KnownKeys(directory)
+        keys = None if directory.config.insecure else AdmittedKeys(directory).current
         serve_superlink(arguments, partial(Door, keys=keys, token=directory.token), has_room(directory))
     except UserError as error:
         sys.exit(str(error))

@@ -52,6 +52,8 @@ class _Running:
 def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], None] = lambda: None) -> None:
     """Run tasks in groups of their own until this process gets SIGTERM or SIGINT; their output goes to ``logs/``.
 
+    SIGHUP ends all tasks and starts them again.
+
     Args:
         directory: its ``supervisor.pid`` names this process as long as it runs.
         tasks: started in order, ended in reverse.
@@ -62,13 +64,13 @@ def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], Non
     logs = directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     (directory / PID_FILE).write_text(f"{os.getpid()}\n{psutil.Process().create_time()}\n")
-    stopping = False
+    stopping = restarting = False
 
     def stop(number: int, frame: object) -> None:
-        nonlocal stopping
-        stopping = True
+        nonlocal stopping, restarting
+        stopping, restarting = stopping or number != signal.SIGHUP, restarting or number == signal.SIGHUP
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     running = [_Running(task) for task in tasks]
     with contextlib.ExitStack() as stack:
         files = {task.name: stack.enter_context((logs / f"{task.name}.log").open("ab")) for task in tasks}
@@ -77,6 +79,10 @@ def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], Non
                 _start(entry, files[entry.task.name])
             threading.Thread(target=on_start, name="after the start", daemon=True).start()
             while not stopping:
+                if restarting:
+                    restarting = False
+                    for entry in reversed(running):
+                        _end(entry)
                 for entry in running:
                     if _look_after(entry, files[entry.task.name]):
                         for follower in running:
@@ -100,6 +106,15 @@ def supervisor_pid(directory: Path) -> int | None:
         return process.pid if is_it else None
     except (OSError, ValueError, psutil.Error):
         return None
+
+
+def restart_tasks(directory: Path) -> bool:
+    """Have the processes of a directory read their files anew; return False if nothing runs there."""
+    pid = supervisor_pid(directory)
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGHUP)
+    return True
 
 
 def stop_supervisor(directory: Path, seconds: float = 30.0) -> bool:

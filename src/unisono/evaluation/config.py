@@ -28,8 +28,9 @@ ProbeName = Literal[
     "clusters",
     "kmeans",
     "alignment",
+    "unlabelled",
 ]
-NEED_NO_LABELS: tuple[ProbeName, ...] = ("clusters", "kmeans", "alignment")
+NEED_NO_LABELS: tuple[ProbeName, ...] = ("clusters", "kmeans", "alignment", "unlabelled")
 NEED_LABELS: tuple[ProbeName, ...] = tuple(name for name in get_args(ProbeName) if name not in NEED_NO_LABELS)
 FRACTIONS: dict[ProbeName, float] = {
     name: int(name.rpartition("-")[2]) / 100 for name in NEED_LABELS if name.startswith(("finetune-", "head-"))
@@ -45,15 +46,19 @@ class EvaluationConfig(Section):
     probes: tuple[ProbeName, ...] | None = Field(
         None,
         description=(
-            "Which probes; unset: linear, knn and labels-10 with labels (kmeans where no sample is held out), alignment "
-            "without, clusters if the method has any."
+            "Which probes; unset: linear, knn and labels-10 with labels (kmeans and unlabelled where no sample is held "
+            "out), alignment and unlabelled without, clusters if the method has any."
         ),
     )
     floors: bool = Field(True, description="Measure raw pixels, their PCA and untrained weights by the same probes.")
     max_train_samples: int | None = Field(
         None, ge=1, description="Most training samples that the probes with labels learn from, the same number of each class."
     )
-    kmeans_clusters: int | None = Field(None, ge=2, description="kmeans: how many; unset: as many as there are classes.")
+    kmeans_clusters: int | None = Field(
+        None,
+        ge=2,
+        description="kmeans: how many; unset: as many as there are classes. unlabelled: the same, 10 without labels.",
+    )
     batch_size: int = Field(512, ge=1, description="Samples per forward pass.")
     linear_l2: float = Field(0.01, gt=0, description="linear: weight of |W|^2 / 2 beside the mean cross-entropy.")
     sgd_steps: int = Field(1000, ge=1, description="linear-sgd and linear-adam: steps.")
@@ -98,9 +103,9 @@ def chosen_probes(
     """
     if config.probes is not None:
         return config.probes
-    probes: tuple[ProbeName, ...] = ("alignment",)
+    probes: tuple[ProbeName, ...] = ("alignment", "unlabelled")
     if has_labels:
-        probes = ("linear", "knn", "labels-10") if held_out else ("kmeans",)
+        probes = ("linear", "knn", "labels-10") if held_out else ("kmeans", "unlabelled")
     return (*probes, "clusters") if has_cluster_model else probes
 
 
@@ -157,8 +162,8 @@ def check_probes(
             raise UserError(
                 "evaluation.kmeans_clusters is required for the probe 'kmeans', because the data set has no labels to count."
             )
-        if name == "alignment" and not has_views:
+        if (name == "alignment" or (name == "unlabelled" and config.probes)) and not has_views:
             raise UserError(
-                "evaluation.probes: 'alignment' compares augmented views, but there are none for this data: "
+                f"evaluation.probes: {name!r} compares augmented views, but there are none for this data: "
                 "configure views or choose other probes."
             )

@@ -38,7 +38,13 @@ JUDGED = ("linear", "knn", "labels-10")
 """Numbers by which an encoder is said to be above or below a floor."""
 JUDGED_CLUSTERS = ("cluster-accuracy", "kmeans-accuracy")
 """Numbers by which clusters are, where the encoder has none."""
-CLUSTER_SCORES = {"kmeans-accuracy": "cluster-accuracy", "kmeans-nmi": "nmi", "kmeans-ari": "ari"}
+CLUSTER_SCORES = {
+    "kmeans-accuracy": "cluster-accuracy",
+    "kmeans-nmi": "nmi",
+    "kmeans-ari": "ari",
+    "kmeans-agreement": "cluster-agreement",
+    "kmeans-balance": "cluster-balance",
+}
 """Numbers of k-means, and the numbers of a method's own clusters that they are compared with."""
 MOST_VALUES = 4096
 """Values of a sample that a floor looks at; larger samples are averaged down to them."""
@@ -116,15 +122,15 @@ def measure_floors(
         untrained_projector: the projector before the first round, where the method has one.
     """
     wanted = chosen_probes(config, data.has_labels, clusters, data.held_out)
-    probes = [name for name in MEASURED if name in wanted]
+    probes = [name for name in MEASURED if name in wanted and (name != "unlabelled" or views is not None)]
     if "clusters" in wanted and "kmeans" not in probes and (data.has_labels or config.kmeans_clusters is not None):
         probes.append("kmeans")
     if not probes or not len(data.train_samples):
         return {}
     chosen = config.model_copy(update={"probes": tuple(probes)})
     digest = _digest(chosen, data)
-    if "alignment" in probes and views is not None:
-        digest += _alignment_digest(data, views, client_indices)
+    if {"alignment", "unlabelled"} & set(probes) and views is not None:
+        digest += _views_digest(data, views, client_indices)
     found: Floors = {}
     for name in FLOORS:
         projector = untrained_projector if name == UNTRAINED and "alignment" in probes else None
@@ -239,11 +245,11 @@ def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
     return found.digest()
 
 
-def _alignment_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
-    """Return a hash of what the probe alignment looks at besides samples: the views, and who holds what."""
+def _views_digest(data: ProbeData, views: Views, client_indices: Sequence[Tensor] | None) -> bytes:
+    """Return a hash of what probes of views look at besides samples: the views, and who holds what."""
     first, _ = views(as_float(data.train_samples[:4]), Context(0).rng("floors"))
     found = hashlib.sha256(_bytes(first))
-    for rows in client_indices or ():
+    for rows in (*(client_indices or ()), *(() if data.sites is None else (data.sites,))):
         found.update(b"|" + _bytes(rows))
     return found.digest()
 

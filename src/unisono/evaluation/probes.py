@@ -24,6 +24,7 @@ from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.label_probes import LabelledSamples, LabelProbes, class_balanced
 from unisono.evaluation.linear import LinearClassifier
 from unisono.evaluation.published import Augment
+from unisono.evaluation.unlabelled import CLUSTERS, MOST_SAMPLES, SeenSamples, unlabelled_numbers
 
 Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
@@ -41,6 +42,7 @@ class ProbeData:
             clusters are judged by them.
         finetune_samples: labelled samples that were kept out of training, for fine-tuning; None takes training samples.
         finetune_labels: shape (num_finetune,).
+        sites: the owner of every training sample, where owners are real and not drawn, shape (num_train,).
     """
 
     train_samples: Tensor
@@ -50,6 +52,7 @@ class ProbeData:
     true_labels: Tensor | None = None
     finetune_samples: Tensor | None = None
     finetune_labels: Tensor | None = None
+    sites: Tensor | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -94,6 +97,7 @@ def run_probes(
     device: torch.device | str = "cpu",
     client_indices: Sequence[Tensor] | None = None,
     previous_cluster_model: nn.Module | None = None,
+    previous_encoder: nn.Module | None = None,
     layers: MutableMapping[str, LinearClassifier] | None = None,
     crop_flip: Augment | None = None,
     projector: nn.Module | None = None,
@@ -107,7 +111,7 @@ def run_probes(
     ``kmeans-nmi`` and ``kmeans-ari``, of k-means on the training samples' features. ``alignment``: ``align``,
     ``uniformity`` and ``score`` of the projector's outputs (of the encoder's features without a projector), means over
     clients; as in Eq. 5 of the Orchestra paper, Align compares each sample with an augmentation of it, and Unif looks at plain
-    samples. With a projector also ``encoder-score``, the same of the encoder's features.
+    samples. With a projector also ``encoder-score``, the same of the encoder's features. ``unlabelled``: see its module.
 
     Args:
         config: the table.
@@ -119,6 +123,7 @@ def run_probes(
         device: where networks run.
         client_indices: each client's rows of the training samples; None takes all samples as one client's.
         previous_cluster_model: that of the round before.
+        previous_encoder: that of the round before.
         layers: with ``warm_start``, the linear layers of the evaluation before by probe; this one's take their places.
         crop_flip: random crops and flips of float samples, for probes of Orchestra's code.
         projector: features to the space of the loss; None where the method has none.
@@ -156,6 +161,9 @@ def run_probes(
         numbers |= _kmeans(config, features, kmeans_rows, seeded)
     if "alignment" in probes and views is not None:
         numbers |= _alignment(config, features, client_rows, views, seeded, projector)
+    if "unlabelled" in probes and views is not None:
+        found = _unlabelled(config, features, views, cluster_model, previous_encoder, seeded)
+        numbers |= {name: value for name, value in found.items() if name not in numbers}
     return numbers
 
 
@@ -232,6 +240,37 @@ def _kmeans(config: EvaluationConfig, features: _Features, rows: Tensor, ctx: Co
         numbers["kmeans-nmi"] = nmi(labels, clusters)
         numbers["kmeans-ari"] = ari(labels, clusters)
     return numbers
+
+
+def _unlabelled(
+    config: EvaluationConfig,
+    features: _Features,
+    views: Views,
+    cluster_model: nn.Module | None,
+    previous_encoder: nn.Module | None,
+    ctx: Context,
+) -> dict[str, float]:
+    """Return the numbers of the probe ``unlabelled`` on training samples, the same number from every site."""
+    data = features.data
+    of_one = torch.zeros(len(data.train_samples), dtype=torch.long)
+    rows = class_balanced(of_one if data.sites is None else data.sites, MOST_SAMPLES, ctx.rng("probe-unlabelled"))
+    samples = data.train_samples[rows]
+    pair = views(as_float(samples), ctx.rng("probe-unlabelled-views"))
+    clusters: tuple[Tensor, Tensor] | None = None
+    if cluster_model is not None:
+        first, second = (assign(cluster_model, view, features.device, config.batch_size)[0] for view in pair)
+        clusters = first, second
+    known = 0 if data.train_labels is None else len(_known(data).unique())
+    seen = SeenSamples(
+        features.of(samples),
+        features.of(pair[0]),
+        features.of(pair[1]),
+        None if previous_encoder is None else embed(previous_encoder, samples, features.device, config.batch_size),
+        clusters,
+        config.kmeans_clusters or max(2, known or CLUSTERS),
+        None if data.sites is None else data.sites[rows],
+    )
+    return unlabelled_numbers(seen, lambda: ctx.rng("probe-unlabelled-kmeans"))
 
 
 def _known(data: ProbeData) -> Tensor:

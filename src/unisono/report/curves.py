@@ -12,6 +12,9 @@ from unisono.runs.evaluation import PREFIX
 Metrics = Sequence[Mapping[str, Any]]
 COUNTS = ("round", "asked", "answered", "bytes_down", "bytes_up")
 WITHOUT_LABELS = ("align", "uniformity", "score", "encoder-score")
+SHARES = ("view-agreement", "own-site", "mean-cosine")
+SHARES_NOTE = "Views that find each other; neighbours from the same site; a mean cosine near 1 is a collapse."
+RANK = "effective-rank"
 INFORMATION = "mi_"
 """Metrics of this prefix bound mutual information and share a chart."""
 SAID = {
@@ -59,6 +62,8 @@ def curve_blocks(metrics: Metrics) -> list[Block]:
         _chart(
             "Scores without labels", "score", _chosen(probes, lambda name: name in WITHOUT_LABELS), note="Higher is better."
         ),
+        _chart("Views and sites", "share", _chosen(probes, lambda name: name in SHARES), note=SHARES_NOTE, percent=True),
+        _chart("Dimensions of the features", "effective rank", _chosen(probes, lambda name: name == RANK)),
         answers(metrics),
         _chart("Mutual information", "nats", information, note="Bounds, for the networks as clients receive them."),
     ]
@@ -122,7 +127,7 @@ def is_accuracy(name: str) -> bool:
 
 def is_cluster_score(name: str) -> bool:
     """Return whether a probe scores clusters."""
-    return not is_accuracy(name) and name not in WITHOUT_LABELS
+    return not is_accuracy(name) and name not in (*WITHOUT_LABELS, *SHARES, RANK)
 
 
 def communication(metrics: Metrics) -> Block | None:

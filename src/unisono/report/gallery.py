@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from unisono.clustering.kmeans import kmeans
+from unisono.clustering.kmeans import KMeansClusters, kmeans
 from unisono.core.context import Context
 from unisono.report.blocks import Document, document, section
 from unisono.report.embedding_map import SPRITE
@@ -46,8 +47,8 @@ def gallery_document(directory: RunDirectory, num_clusters: int | None = None) -
             "Clusters are those of the method. Typical samples are those that it is surest of, borderline ones the least sure."
         )
     else:
-        number = min(num_clusters or len(classes) or DEFAULT_CLUSTERS, len(snapshot.clusters))
-        groups, typical = _cluster(snapshot, number, int(directory.config_tree["run"]["seed"]))
+        features, found = _cluster(directory, snapshot, num_clusters or len(classes))
+        number, groups, typical = len(found.centroids), found.assignment.numpy(), _margins(features, found)
         origin = (
             f"The method learns no clusters; these are {number} of k-means on its features. Typical samples are nearest to "
             "their own centroid alone, borderline ones nearly as near to another."
@@ -73,16 +74,38 @@ def gallery_document(directory: RunDirectory, num_clusters: int | None = None) -
     )
 
 
-def _cluster(snapshot: Snapshot, number: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return clusters of k-means on directions, and how much nearer each sample is to its own centroid than to any other."""
+def feature_clusters(directory: RunDirectory, num_clusters: int | None = None) -> tuple[Tensor, float] | None:
+    """Return the clusters of k-means that the gallery shows: centroids of directions of features, and the variance about them.
+
+    Args:
+        directory: of the run; None comes back where it holds no features.
+        num_clusters: as for ``gallery_document``.
+    """
+    files = ReportFiles(directory)
+    rounds = files.rounds()
+    if not rounds:
+        return None
+    number = num_clusters or len((files.read("about") or {}).get("classes", []))
+    features, found = _cluster(directory, files.load(rounds[-1]), number)
+    return found.centroids, float((features - found.centroids[found.assignment]).square().sum(dim=1).mean())
+
+
+def _cluster(directory: RunDirectory, snapshot: Snapshot, num_clusters: int) -> tuple[Tensor, KMeansClusters]:
+    """Return directions of features and their clusters; 0 takes the default number of them."""
     features = torch.from_numpy(np.nan_to_num(snapshot.features.astype(np.float32)))
     features = torch.nn.functional.normalize(features, dim=1)
-    found = kmeans(features, number, Context(seed).rng("gallery clusters"))
+    seed = int(directory.config_tree["run"]["seed"])
+    number = min(num_clusters or DEFAULT_CLUSTERS, len(features))
+    return features, kmeans(features, number, Context(seed).rng("gallery clusters"))
+
+
+def _margins(features: Tensor, found: KMeansClusters) -> NDArray[np.float32]:
+    """Return how much nearer each sample is to its own centroid than to any other."""
     distances = torch.cdist(features, found.centroids)
     own = distances.gather(1, found.assignment[:, None])[:, 0]
     others = distances.scatter(1, found.assignment[:, None], torch.inf).min(dim=1).values
-    margin = -own if number == 1 else others - own
-    return found.assignment.numpy(), margin.numpy()
+    margins: NDArray[np.float32] = (-own if len(found.centroids) == 1 else others - own).numpy()
+    return margins
 
 
 def _sheet(rows: Sequence[tuple[str, list[int]]], clients: Sequence[str]) -> dict[str, Any]:

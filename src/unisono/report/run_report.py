@@ -10,6 +10,7 @@ from typing import Any, Literal
 from unisono.core.config import Tree
 from unisono.core.errors import UserError
 from unisono.evaluation.floors import verdict
+from unisono.evaluation.truth import NUMBERS, tell
 from unisono.report.blocks import Block, Document, code, document, facts, link, prose, section, table
 from unisono.report.clients import client_table, failure_table
 from unisono.report.curves import by_name, curve_blocks, how_to_add_scores, is_accuracy, is_loss
@@ -28,6 +29,10 @@ from unisono.runs.files import write_atomically
 
 FILE = "report.html"
 MOST_NOTES = 50
+TABLE_NOTE = (
+    "Shares of 1, but for the rank. Views that find each other, a rank and an agreement of clusters above the floors are "
+    "good; a mean cosine near 1 is a collapse; own-site is the share of neighbours from the same site."
+)
 Projection = Literal["auto", "tsne", "pca"]
 
 
@@ -134,7 +139,21 @@ def _against_floors(floors: Mapping[str, Mapping[str, float]], metrics: Sequence
         for row, scores in {**floors, "this run": last}.items()
     ]
     shown = table("Against the floors", ["", *(f"{name} [%]" for name in names)], rows, digits=3) if names else None
-    return [prose(sentence, tone="" if above else "warning") if sentence else None, shown]
+    return [*_truth(last, floors), prose(sentence, tone="" if above else "warning") if sentence else None, shown]
+
+
+def _truth(last: Mapping[str, float], floors: Mapping[str, Mapping[str, float]]) -> list[Block | None]:
+    """Return what was learnt by numbers that need no labels, in sentences and as a table."""
+    truth = tell(last, floors)
+    if not truth.sentences and not truth.warnings:
+        return []
+    names = [name for name in NUMBERS if name in last]
+    rows = [[row, *(scores.get(name) for name in names)] for row, scores in {**floors, "this run": last}.items()]
+    return [
+        *(prose(warning, tone="warning") for warning in truth.warnings),
+        *(prose(sentence) for sentence in truth.sentences),
+        table("Without labels", ["", *names], rows, digits=3, note=TABLE_NOTE),
+    ]
 
 
 def _tiles(status: Status, tree: Tree, logs: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:

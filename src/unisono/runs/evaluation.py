@@ -80,6 +80,7 @@ class Evaluator:
             views=self._views,
             client_indices=self._client_indices,
             previous_cluster_model=None if previous is None else self._method.cluster_model(previous),
+            previous_encoder=None if previous is None else self._method.encoder(previous),
             layers=layers,
             crop_flip=self._crop_flip,
             projector=self._method.projector(server),

@@ -47,6 +47,9 @@ class AllHere:
     def node_of(self, client_id: int) -> int | None:
         return None if client_id in self._away else client_id
 
+    def heard(self, client_id: int, reason: str) -> None:
+        pass
+
     def num_samples(self, client_id: int) -> int:
         return SIZES[client_id]
 

@@ -115,3 +115,44 @@ def test_nobody_at_all_ends_the_run_with_a_sentence() -> None:
     membership = Nodes({}).membership()
     with pytest.raises(UserError, match="No client is connected"):
         membership.available()
+
+
+def test_a_client_that_cannot_yet_is_asked_again_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("unisono.engines.flower.membership.time.monotonic", lambda: now[0])
+    nodes = Nodes({70: failure_content("pending: waits for its owner"), 80: described(0)})
+    nodes.grid.nodes = {70: b"key 1", 80: b"key 0"}
+    membership = nodes.membership()
+    membership.retry_delay = lambda reason: 10.0 if reason.startswith("pending") else None
+    monkeypatch.setattr("unisono.engines.flower.membership.time.sleep", lambda s: now.__setitem__(0, now[0] + s))
+    membership.wait(2, 5)
+    assert now[0] >= 5, "the owner may decide while the run waits"
+    assert (list(membership.available()), dict(membership.refused)) == ([0], {1: "pending: waits for its owner"})
+    for second in (6.0, 11.0, 12.0, 22.0):
+        now[0] = second
+        membership.refresh()
+    asked = [message.metadata.dst_node_id for message in nodes.grid.pushed]
+    assert asked.count(70) == 3
+    assert sum("waits for its owner" in note for note in nodes.notes) == 1
+    nodes.says[70] = described(1)
+    now[0] = 33.0
+    assert list(membership.available()) == [0, 1]
+    assert membership.refused == {}
+
+
+def test_a_client_that_does_not_work_now_is_left_alone_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("unisono.engines.flower.membership.time.monotonic", lambda: now[0])
+    nodes = Nodes({70: described(0), 80: described(1)})
+    nodes.grid.nodes = {70: b"key 0", 80: b"key 1"}
+    membership = nodes.membership()
+    membership.retry_delay = lambda reason: 60.0 if "not-now" in reason else None
+    membership.heard(0, "the client failed")
+    membership.heard(1, "refused: not-now: this client works from 19:00-06:00")
+    assert list(membership.available()) == [0]
+    now[0] = 61.0
+    assert list(membership.available()) == [0, 1]
+    for client in (0, 1):
+        membership.heard(client, "refused: not-now")
+    with pytest.raises(UserError, match=r"No client is willing to work now \(client 0, client 1 will be later\)"):
+        membership.available()

@@ -133,8 +133,10 @@ class FlowerEngine:
                     continue
                 if reply.has_error():
                     settle(client, None, f"Flower's error {reply.error.code}: {reply.error.reason}")
-                else:
-                    settle(client, reply.content, "")
+                    continue
+                if "failure" in reply.content.config_records:
+                    self._membership.heard(client, str(reply.content.config_records["failure"].get("reason", "")))
+                settle(client, reply.content, "")
             if waiting and deadline is not None and time.monotonic() > deadline:
                 for client in waiting.values():
                     settle(client, None, f"no answer within {timeout:g} s")

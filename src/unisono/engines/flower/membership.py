@@ -18,10 +18,14 @@ from unisono.engines.flower.messages import read_values, values_content
 from unisono.federation.client_turn import FederatedDataset
 
 Description = Mapping[str, Any]
+RetryDelay = Callable[[str], float | None]
+"""Return the seconds after which a client that has refused may agree, from its reason; None if it is not asked again."""
 AdmissionCheck = Callable[[int, Description], str | None]
 """Return why a client cannot take part, from its description; None if it can."""
 
 QUERY_SECONDS = 300.0
+SOON = 30.0
+"""Seconds that the start of a run waits for a client that cannot yet."""
 
 
 class Membership(Protocol):
@@ -39,6 +43,9 @@ class Membership(Protocol):
 
     def num_samples(self, client_id: int) -> int:
         """Return the number of samples that a client owns."""
+
+    def heard(self, client_id: int, reason: str) -> None:
+        """Take note of why a client has not answered."""
 
 
 class SimulatedMembership:
@@ -68,6 +75,9 @@ class SimulatedMembership:
     def num_samples(self, client_id: int) -> int:
         """Return the number of samples that a client owns."""
         return self._clients.num_samples(client_id)
+
+    def heard(self, client_id: int, reason: str) -> None:
+        """Do nothing: a simulated client can always be asked again."""
 
 
 @dataclass
@@ -106,6 +116,9 @@ class FlowerMembership:
         self._nodes: dict[int, int] = {}
         self.descriptions: dict[int, Description] = {}
         self.refused: dict[int, str] = {}
+        self.retry_delay: RetryDelay = lambda reason: None
+        self._later: dict[int, float] = {}
+        self._paused: dict[int, float] = {}
         self.admission_check: AdmissionCheck = lambda client_id, description: None
         self.wanted = 1
         self.patience = 0.0
@@ -115,7 +128,8 @@ class FlowerMembership:
         nodes = {node.node_id: node.public_key for node in self._grid.get_nodes()}
         self._online = set(nodes)
         pending = {asked.node for asked in self._asked.values()}
-        known = {*self._nodes.values(), *pending, *self._silent}
+        self._later = {node: until for node, until in self._later.items() if until > time.monotonic()}
+        known = {*self._nodes.values(), *pending, *self._silent, *self._later}
         for node, key in nodes.items():
             if node in known:
                 continue
@@ -129,12 +143,20 @@ class FlowerMembership:
         self._collect(nodes)
 
     def wait(self, wanted: int, seconds: float) -> None:
-        """Wait until so many clients have described themselves, or for so long; go on with those that are there."""
+        """Wait until so many clients have described themselves or refused, or for so long; go on with those that are there.
+
+        A client that may agree within seconds, because its owner is asked, has not refused yet.
+        """
         deadline = time.monotonic() + seconds
         self.refresh()
-        while len(self.descriptions) + len(self.refused) < wanted and time.monotonic() < deadline:
+        while len(self.descriptions) + self._num_refused < wanted and time.monotonic() < deadline:
             time.sleep(0.3)
             self.refresh()
+
+    @property
+    def _num_refused(self) -> int:
+        delays = [self.retry_delay(reason) for reason in self.refused.values()]
+        return sum(delay is None or delay > SOON for delay in delays)
 
     def set_admission_check(self, check: AdmissionCheck) -> None:
         """Check all clients that have described themselves, and from now on every new one."""
@@ -155,13 +177,18 @@ class FlowerMembership:
         deadline = time.monotonic() + self.patience
         while True:
             self.refresh()
-            present = sorted(client for client in self.descriptions if self._nodes[client] in self._online)
+            self._paused = {client: until for client, until in self._paused.items() if until > time.monotonic()}
+            present = sorted(
+                client for client in self.descriptions if self._nodes[client] in self._online and client not in self._paused
+            )
             if len(present) >= self.wanted:
                 return present
             if time.monotonic() >= deadline:
                 if present:
                     return present
-                raise UserError(f"No client is connected, after {self.patience:g} s: see 'unisono deploy status'.")
+                away = ", ".join(f"client {client}" for client in sorted(self._paused))
+                state = f"is willing to work now ({away} will be later)" if away else "is connected"
+                raise UserError(f"No client {state}, after {self.patience:g} s: see 'unisono deploy status'.")
             time.sleep(1.0)
 
     def node_of(self, client_id: int) -> int | None:
@@ -172,6 +199,12 @@ class FlowerMembership:
     def num_samples(self, client_id: int) -> int:
         """Return the number of samples that a client says it owns."""
         return int(self.descriptions.get(client_id, {}).get("samples", 0))
+
+    def heard(self, client_id: int, reason: str) -> None:
+        """Leave a client alone for a while if that is what it asks for."""
+        delay = self.retry_delay(reason)
+        if delay is not None:
+            self._paused[client_id] = time.monotonic() + delay
 
     def _collect(self, nodes: Mapping[int, bytes]) -> None:
         if not self._asked:
@@ -213,8 +246,15 @@ class FlowerMembership:
         self._refuse(client_id, self._nodes[client_id], reason)
 
     def _refuse(self, client_id: int | None, node: int, reason: str) -> None:
-        self._silent.add(node)
+        delay = self.retry_delay(reason)
+        if delay is None:
+            self._silent.add(node)
+        else:
+            self._later[node] = time.monotonic() + delay
         if client_id is not None:
+            known = self.refused.get(client_id)
             self.refused[client_id] = reason
+            if delay is not None and known is not None and self.retry_delay(known) is not None:
+                return  # it was said before
         who = f"node {node}" if client_id is None else f"client {client_id}"
         self._on_note(f"{who} is left out: {reason}")

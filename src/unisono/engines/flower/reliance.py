@@ -32,7 +32,7 @@ _CONNECT = "server_address insecure root_certificates interceptors retry_invoker
 RELIES_ON: dict[str, Reliance] = {
     **_needed(
         "the command flwr knows neither the door's token nor which node is which client's; a call of it costs over a second",
-        "'unisono deploy server' admits no clients; deploy status, revoke and run find no server",
+        "'unisono deploy server' admits no clients; deploy status, remove and run find no server",
         {
             "flwr.supercore.control.ControlHttpClient.from_server_address": _CONNECT,
             "flwr.supercore.control.ControlHttpClient.ListNodes": "self request",

@@ -1,0 +1,210 @@
+"""A folder of images, looked at before a run: sites, sizes, channels, bits, files that cannot be read, exact duplicates."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from unisono.core.errors import UserError
+from unisono.data.sources.images import list_images, read_readable
+from unisono.sample_set import SampleSet
+
+BITS = {"1": 1, "I;16": 16, "I;16B": 16, "I;16L": 16, "I": 32, "F": 32}
+"""Bits of a value by Pillow's mode; 8 in all others."""
+CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I;16B": 1, "I;16L": 1, "I": 1, "F": 1, "LA": 1}
+"""Channels without transparency by Pillow's mode; 3 in all others."""
+TYPE_BITS = {torch.uint8: 8, torch.uint16: 16, torch.float32: 32}
+
+
+@dataclass(frozen=True)
+class Head:
+    """Size and depth of an image, as its file states them.
+
+    Args:
+        width: in pixels.
+        height: in pixels.
+        channels: without transparency.
+        bits: of a value.
+    """
+
+    width: int
+    height: int
+    channels: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """A folder of images as it was found.
+
+    Args:
+        root: the folder.
+        files: all images, in order of name.
+        folders: the folders between the root, or its parts train and test, and each file.
+        heads: of each file; None where it cannot be read.
+        problems: files that cannot be read, each with the reason.
+        copies: groups of files that are equal byte by byte, as positions.
+        apart: whether there are folders train and test.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    folders: tuple[tuple[str, ...], ...]
+    heads: tuple[Head | None, ...]
+    problems: tuple[tuple[Path, str], ...]
+    copies: tuple[tuple[int, ...], ...]
+    apart: bool
+
+    @property
+    def depth(self) -> int:
+        """Levels of folders that every image lies in."""
+        return min(len(folders) for folders in self.folders)
+
+    @cached_property
+    def sites(self) -> dict[str, list[int]]:
+        """Positions of the files by the first folder they lie in, "" where they lie in none."""
+        found: dict[str, list[int]] = {}
+        for position, folders in enumerate(self.folders):
+            found.setdefault(folders[0] if folders else "", []).append(position)
+        return found
+
+    @property
+    def short_side(self) -> int:
+        """The median of the shorter sides."""
+        return int(median(min(head.width, head.height) for head in self.readable))
+
+    @property
+    def stretch(self) -> float:
+        """The median of the longer side over the shorter one."""
+        return float(median(max(head.width, head.height) / max(1, min(head.width, head.height)) for head in self.readable))
+
+    @property
+    def channels(self) -> int:
+        """The largest number of channels of an image."""
+        return max(head.channels for head in self.readable)
+
+    @cached_property
+    def readable(self) -> tuple[Head, ...]:
+        """The heads of all files that have one."""
+        return tuple(head for head in self.heads if head is not None)
+
+    @property
+    def copies_across(self) -> int:
+        """Groups of equal files that lie in more than one site."""
+        return sum(len({self.folders[row][:1] for row in group}) > 1 for group in self.copies)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on what the user should know before a run."""
+        found = []
+        if self.problems:
+            file, reason = self.problems[0]
+            found.append(
+                f"{len(self.problems):,} files cannot be read and are left out: {file} ({reason})" + _more(self.problems)
+            )
+        if self.copies:
+            copies = sum(len(group) - 1 for group in self.copies)
+            first, second, *_ = (self.files[row] for row in self.copies[0])
+            across = f"; {self.copies_across:,} of the groups span sites" if self.copies_across else ""
+            found.append(f"{copies:,} files are exact copies of others, and are kept: {second} of {first}{across}")
+        if self.apart:
+            found.append("the images below test/ are held out, and those below train/ are learnt from")
+        return found
+
+
+def _more(items: Sequence[object]) -> str:
+    return f" and {len(items) - 1:,} more" if len(items) > 1 else ""
+
+
+def look(folder: Path) -> OwnImages:
+    """Return what a folder of images holds.
+
+    Args:
+        folder: with one folder per site, or images alone.
+    """
+    if not folder.exists():
+        raise UserError(f"There is no folder {folder}; 'unisono start {folder} --example' makes one with example images.")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; give the folder that holds the images, one folder per site.")
+    _check_access(folder)
+    apart = (folder / "train").is_dir() and (folder / "test").is_dir()
+    files = list_images([folder])
+    if len(files) == 1:
+        raise UserError(f"{folder} holds a single image ({files[0]}), and there is nothing to compare it with; add more.")
+    folders = [file.relative_to(folder).parts[apart:-1] for file in files]
+    levels = {bool(parts) for parts in folders}
+    if len(levels) > 1:
+        stray = next(file for file, parts in zip(files, folders, strict=True) if not parts)
+        raise UserError(f"{stray} lies beside the folders of sites; move it into one of them, or all images into one folder.")
+    heads, problems = read_heads(files)
+    if not any(heads):
+        raise UserError(f"None of the {len(files):,} images in {folder} can be read: {problems[0][0]} ({problems[0][1]}).")
+    names = tuple(map(str, files))
+    empty = ("",) * len(files)
+    copies = SampleSet(names, empty, empty, (3, 1, 1), files=tuple(files)).equal_rows()
+    return OwnImages(folder, tuple(files), tuple(folders), heads, problems, tuple(map(tuple, copies)), apart)
+
+
+def read_heads(files: Sequence[Path]) -> tuple[tuple[Head | None, ...], tuple[tuple[Path, str], ...]]:
+    """Return the head of every file, None where it cannot be read, and the reasons.
+
+    Args:
+        files: images.
+    """
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(_head, files))
+    heads = tuple(head if isinstance(head, Head) else None for head in found)
+    return heads, tuple((file, reason) for file, reason in zip(files, found, strict=True) if isinstance(reason, str))
+
+
+def _head(file: Path) -> Head | str:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as image:
+            return Head(image.width, image.height, CHANNELS.get(image.mode, 3), BITS.get(image.mode, 8))
+    except UnidentifiedImageError:
+        return _head_of_array(file)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        return str(error).rstrip(".")
+
+
+def _head_of_array(file: Path) -> Head | str:
+    """Return the head of a file that Pillow does not know, by reading it whole."""
+    images, _, problems = read_readable([file], 3, None)
+    if problems:
+        return problems[0][1]
+    _, channels, height, width = images.shape
+    return Head(width, height, channels, TYPE_BITS.get(images.dtype, 32))
+
+
+def _check_access(folder: Path) -> None:
+    """Raise a UserError for a folder that may not be read: its images would be missing in silence."""
+    inside = [folder]
+    if os.access(folder, os.R_OK | os.X_OK):
+        inside += [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    for path in inside:
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise UserError(f"You may not read the folder {path}; change its permissions or move it away.")
+
+
+def counted(values: Sequence[str], most: int = 3) -> str:
+    """Return the most frequent values, such as ``64x64 (1,990), 32x32 (10)``; one alone without its number.
+
+    Args:
+        values: words.
+        most: how many different ones.
+    """
+    common = Counter(values).most_common()
+    if len(common) == 1:
+        return common[0][0]
+    shown = ", ".join(f"{value} ({number:,})" for value, number in common[:most])
+    return shown + (f" and {len(common) - most:,} more" if len(common) > most else "")

@@ -1,0 +1,140 @@
+"""``unisono start``: what it finds, chooses, says, writes and runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import Command
+from unisono import load
+from unisono.cli import start as command
+from unisono.config import resolve
+from unisono.core.method import methods
+from unisono.fitting import CENTROIDS_PER_CLUSTER
+from unisono.recipes import build_tree
+
+QUICK = ("--minutes", "0.000001")
+
+
+def draw_images(folder: Path, number: int, size: tuple[int, int] = (10, 10), seed: int = 0) -> None:
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(seed)
+    for row in range(number):
+        pixels = draw.integers(0, 256, size[::-1], dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{row:02}.png")
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Path:
+    """Two sites of grey images; one file is broken and one lies in both."""
+    root = tmp_path / "my sites"
+    draw_images(root / "north", 12)
+    draw_images(root / "south", 9, (20, 12), seed=1)
+    (root / "south" / "broken.png").write_bytes(b"no image")
+    shutil.copy(root / "north" / "03.png", root / "south" / "copy.png")
+    return root
+
+
+def test_a_folder_is_looked_at_before_anything_is_written(unisono: Command, sites: Path, tmp_path: Path) -> None:
+    result = unisono("start", sites, "--dry-run", *QUICK)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert ["north", "12", "10x10", "1", "8"] in [line.split() for line in lines]
+    assert any("20x12 (9), 10x10 (1)" in line for line in lines)
+    assert "23 images of 2 sites." in lines
+    assert any("1 files cannot be read" in line and "broken.png" in line for line in lines)
+    assert any("1 files are exact copies" in line and "1 of the groups span sites" in line for line in lines)
+    assert any(line.startswith("Training takes about 1 min on ") for line in lines)
+    assert 'scheme = "natural"' in lines
+    assert "# no image is held out: all are learnt from" in lines
+    assert [path.name for path in tmp_path.iterdir()] == ["my sites"]
+
+
+def test_a_run_follows_from_a_yes_and_from_the_recipe_alike(
+    unisono: Command, sites: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = unisono("start", sites, *QUICK)
+    assert result.out.splitlines()[-1] == "Nothing was run. To run it: unisono run my-sites.toml"  # nobody can answer
+    assert not Path("runs").exists()
+    monkeypatch.setattr(command, "_agreed", lambda: True)
+    answered = unisono("start", sites, *QUICK)
+    assert (answered.code, answered.err) == (0, "")
+    run = load("runs/my-sites")
+    assert run.config == resolve(build_tree("my-sites.toml"))
+    assert run.config.data.test_fraction == 0
+    assert (run.path / "gallery.html").is_file()
+    assert "Clusters and their images: runs/my-sites/gallery.html" in answered.out
+    assert f"unisono neighbors runs/my-sites '{sites}/north/00.png'" in answered.out
+    assert "view-agreement" in answered.out
+    again = unisono("start", sites, "--dry-run", *QUICK)
+    assert 'name = "my-sites-2"' in again.out
+    assert unisono("start", sites, "--name", "my-sites").sentence.startswith("--name my-sites: runs/my-sites exists already")
+
+
+def test_a_recipe_of_the_user_is_kept(unisono: Command, sites: Path) -> None:
+    Path("my-sites.toml").write_text("# mine\n")
+    assert "Recipe: my-sites-2.toml" in unisono("start", sites, *QUICK).out
+    assert Path("my-sites.toml").read_text() == "# mine\n"
+    assert "Recipe: my-sites-2.toml" in unisono("start", sites, *QUICK).out
+
+
+def test_one_folder_is_split_on_request(unisono: Command, tmp_path: Path) -> None:
+    draw_images(tmp_path / "photos", 12)
+    whole = unisono("start", "photos", "--dry-run", *QUICK).out
+    assert 'layout = "flat"' in whole
+    assert "num_clients = 1" in whole
+    assert "num_clients = 4" in unisono("start", "photos", "--dry-run", "--clients", 4, *QUICK).out
+    assert "--clients 7 is too many for 12 images" in unisono("start", "photos", "--clients", 7).sentence
+    assert "--labels needs a folder per class" in unisono("start", "photos", "--labels").sentence
+
+
+def test_another_method_keeps_its_views_and_gets_clusters_that_the_sites_can_fill(unisono: Command, sites: Path) -> None:
+    result = unisono("start", sites, "--dry-run", "--method", "orchestra", *QUICK)
+    assert (result.code, result.err) == (0, "")
+    assert "[views]" not in result.out
+    clients, local = 2, methods["orchestra"].Config().num_local_clusters
+    assert f"num_global_clusters = {clients * local // CENTROIDS_PER_CLUSTER}" in result.out
+    assert "There is no method 'simcrl'" in unisono("start", sites, "--method", "simcrl").sentence
+
+
+def test_class_folders_are_labels_by_one_flag(unisono: Command, tmp_path: Path) -> None:
+    for site in ("a", "b"):
+        for number, kind in enumerate(("cat", "dog")):
+            draw_images(tmp_path / "sites" / site / kind, 6, seed=number)
+    assert 'layout = "clients"' in unisono("start", "sites", "--dry-run", *QUICK).out
+    assert 'layout = "clients/classes"' in unisono("start", "sites", "--dry-run", "--labels", *QUICK).out
+    one_site = unisono("start", "sites/a", "--dry-run", "--labels", "--clients", 2, *QUICK).out
+    assert 'layout = "classes"' in one_site
+    assert "num_clients = 2" in one_site
+
+
+def test_what_cannot_be_started_is_said(unisono: Command, sites: Path, tmp_path: Path) -> None:
+    assert "'unisono start nowhere --example' makes one" in unisono("start", "nowhere").sentence
+    assert "--minutes must be above 0" in unisono("start", sites, "--minutes", 0).sentence
+    assert "--clients splits a single folder" in unisono("start", sites, "--clients", 3).sentence
+    (tmp_path / "file.txt").write_text("x")
+    assert "is a file" in unisono("start", "file.txt").sentence
+    (sites / "stray.png").write_bytes((sites / "north" / "00.png").read_bytes())
+    assert "lies beside the folders of sites" in unisono("start", sites).sentence
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in "ab":
+        (broken / f"{name}.png").write_bytes(b"no image")
+    assert "None of the 2 images in broken can be read" in unisono("start", "broken").sentence
+    assert "must be a new or an empty folder" in unisono("start", sites, "--example").sentence
+
+
+def test_example_images_are_of_three_styles(unisono: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unisono.data.example_sites.PER_SITE", 4)
+    result = unisono("start", "sites", "--example", "--dry-run", *QUICK)
+    assert "There is no folder sites" in result.sentence  # --dry-run writes nothing
+    result = unisono("start", "sites", "--example", *QUICK)
+    assert "12 example images of three sites" in result.out
+    means = {site: np.mean([np.asarray(Image.open(file)) for file in (tmp_path / "sites" / site).iterdir()])
+             for site in ("north", "south", "west")}  # fmt: skip
+    assert means["north"] < means["west"] < means["south"]
+    assert Image.open(next((tmp_path / "sites" / "west").iterdir())).mode == "RGB"
