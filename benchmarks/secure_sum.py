@@ -22,7 +22,7 @@ TREE = merge(
     {
         "data": {"image_size": 32},
         "model": {"backbone": "resnet18", "width": 1.0},
-        "training": {"batch_size": 16, "local_steps": 4},
+        "training": {"batch_size": 16, "local_steps": 2},
         "federation": {"rounds": 1, "quorum": 0.5},
     },
 )
@@ -64,7 +64,7 @@ def report() -> None:
     torch.set_num_threads(1)
     results = {name: measure(*case) for name, case in CASES.items()}
     plain, _, _, size = results["plain"]
-    print(f"A round of {NUM_CLIENTS} clients, {size / 1e6:.1f} million parameters, 4 steps of 16 samples each")
+    print(f"A round of {NUM_CLIENTS} clients, {size / 1e6:.1f} million parameters, 2 steps of 16 samples each")
     for name, (seconds, training, megabytes, _) in results.items():
         rest = f"without training {seconds - training:5.1f} s"
         print(f"{name:16} {seconds:6.1f} s, {seconds / plain:.2f} times plain; {rest}; {megabytes:.1f} MB from each client")

@@ -429,3 +429,17 @@ class Spy:
     def __call__(self, run: str, request: Request, update: Update, *rest: Any) -> Any:
         self.update = update
         return self._begin(run, request, update, *rest)
+
+
+def test_the_server_goes_on_without_a_client_that_does_not_work_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Clients(tmp_path)
+    clients.restart(1, resources={"max_load": 1e-9}, log={"errors": "codes"})
+    monkeypatch.setattr("unisono.deploy.resources.os.getloadavg", lambda: (1.0, 1.0, 1.0))
+    run = Run(clients, merge(SIMPLE, {"federation": {"quorum": 0.5, "rounds": 1}}))
+    heard: list[tuple[int, float | None]] = []
+    monkeypatch.setattr(
+        run.engine._membership, "heard", lambda client, reason: heard.append((client, retry_delay(reason))), raising=False
+    )
+    assert run.go().round == 1
+    assert heard == [(1, 300.0)], "the client says five minutes"
+    assert [failure.client_id for failure in run.failures] == [1]

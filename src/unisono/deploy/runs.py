@@ -14,6 +14,7 @@ from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy.directories import ServerDirectory
 from unisono.deploy.supervisor import supervisor_pid
+from unisono.deploy.wanted import PAUSED_FILE, WANTED_FILE, is_wanted, unwant, want
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
 from unisono.recipes import build_tree
@@ -56,6 +57,7 @@ def launch(server: ServerDirectory, path: Path) -> int:
     with connect(server) as control:
         number = control.start(server.app, {"directory": str(path.resolve())})
     directory.write_json("flower.json", {"run_id": number})
+    want(path)
     directory.write_json("status.json", {"status": "starting", "round": 0, "run_id": number})
     return number
 
@@ -68,7 +70,8 @@ def follow(
     Args:
         server: it runs on.
         path: the run directory.
-        run_id: Flower's number of the run; how an earlier one in the directory ended is of no concern.
+        run_id: Flower's number of the run; how an earlier one in the directory ended is of no concern. A run that the server
+            continues has a new number, which is followed too.
         on_round: told the metrics of a round.
         poll: seconds between two looks.
     """
@@ -79,11 +82,15 @@ def follow(
         for entry in rounds[seen:]:
             on_round(entry)
         seen = len(rounds)
+        if (path / "flower.json").is_file():
+            run_id = int(directory.read_json("flower.json")["run_id"])
         status = directory.read_json("status.json")
-        if _ended(status, run_id):
+        if _ended(status, run_id) and (status["status"] == "finished" or not is_wanted(path)):
             return status
         if time.monotonic() - looked > 10:
             looked = time.monotonic()
+            if is_wanted(path) and supervisor_pid(server.path) is not None:
+                continue  # the server itself sees to it
             with connect(server) as control:
                 word = control.status(run_id)
             if word.startswith(("finished", "unknown")) and not _ended(directory.read_json("status.json"), run_id):
@@ -106,12 +113,28 @@ def find_run(server: ServerDirectory, name: str) -> Path:
 
 def stop_run(server: ServerDirectory, path: Path) -> None:
     """Stop a run; it can be continued from its last checkpoint."""
+    unwant(path)
+    _interrupt(server, path, "stopped")
+
+
+def pause_runs(server: ServerDirectory) -> list[str]:
+    """Stop all runs until the server's file ``paused`` is gone, and return their names."""
+    (server.path / PAUSED_FILE).touch()
+    paths = [path.parent for path in sorted(server.runs.glob(f"*/{WANTED_FILE}"))]
+    paths = [path for path in paths if not RunDirectory.open(path).finished]
+    for path in paths:
+        _interrupt(server, path, "paused")
+    return [path.name for path in paths]
+
+
+def _interrupt(server: ServerDirectory, path: Path, reason: str) -> None:
     directory = RunDirectory.open(path)
     number = int(directory.read_json("flower.json")["run_id"])
-    with connect(server) as control:
-        control.stop(number)
+    if reason == "stopped" or supervisor_pid(server.path) is not None:
+        with connect(server) as control:
+            control.stop(number)
     rounds = directory.checkpoints().rounds()
-    status = {"status": "failed", "round": rounds[-1] if rounds else 0, "run_id": number, "reason": "stopped"}
+    status = {"status": "failed", "round": rounds[-1] if rounds else 0, "run_id": number, "reason": reason}
     directory.write_json("status.json", status)
 
 
