@@ -239,6 +239,9 @@ class Present:
         """Return what the client owns."""
         return num_samples(client_id)
 
+    def heard(self, client_id: int, reason: str) -> None:
+        """Do nothing: everybody can be asked again."""
+
 
 @dataclass(frozen=True)
 class Schedule:

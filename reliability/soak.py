@@ -102,6 +102,9 @@ class Crowd:
         """Return what every client owns."""
         return SAMPLES
 
+    def heard(self, client_id: int, reason: str) -> None:
+        """Do nothing: everybody can be asked again."""
+
 
 class Memory(Callback):
     """Megabytes of this process after every round, and the number of answers that were counted."""
