@@ -12,9 +12,12 @@ pytest.importorskip("flwr")
 
 from reliability.chaos import make_template, play
 
+from unisono.core.errors import ClientError
 from unisono.core.payload import Payload
 from unisono.deploy.states import ClientStateFiles
 from unisono.engines.flower import engine
+from unisono.federation.client_turn import ClientResult
+from unisono.federation.loop import PhaseResult
 
 SEEDS, BLOCK = 500, 50
 
@@ -54,12 +57,12 @@ def test_a_lost_state_is_noticed(template: Path, monkeypatch: pytest.MonkeyPatch
     assert play(7, template).problems == ["the model is not the one of the answers that were counted"]
 
 
-def test_an_answer_without_a_name_is_noticed(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = engine._Shards.settle
+def test_a_failure_without_a_name_is_noticed(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = engine._Shards._add
 
-    def silent(self: engine._Shards, client_id: int, result: object) -> None:
-        if client_id != 2:
-            settle(self, client_id, result)  # type: ignore[arg-type]
+    def silent(self: engine._Shards, part: PhaseResult, client_id: int, result: ClientResult | ClientError) -> None:
+        if not isinstance(result, ClientError):
+            add(self, part, client_id, result)
 
-    monkeypatch.setattr(engine._Shards, "settle", silent)
-    assert any("were asked" in problem for problem in play(7, template).problems)
+    monkeypatch.setattr(engine._Shards, "_add", silent)
+    assert any("were asked" in problem for problem in play(2, template).problems)
