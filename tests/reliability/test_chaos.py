@@ -65,4 +65,4 @@ def test_a_failure_without_a_name_is_noticed(template: Path, monkeypatch: pytest
             add(self, part, client_id, result)
 
     monkeypatch.setattr(engine._Shards, "_add", silent)
-    assert any("were asked" in problem for problem in play(2, template).problems)
+    assert any("were asked" in problem for problem in play(3, template).problems)
