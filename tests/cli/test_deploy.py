@@ -48,7 +48,7 @@ def test_without_a_federation_every_command_says_so(unisono: Command) -> None:
 
 def test_a_server_that_is_not_there_is_named(unisono: Command) -> None:
     unisono("deploy", "init", "f", "--clients", 3, "--port", 1)
-    assert "127.0.0.1:1 does not answer" in unisono("deploy", "status", "f").sentence
+    assert "server: not running" in unisono("deploy", "status", "f").out
     assert "127.0.0.1:1 does not answer" in unisono("deploy", "run", "simclr", "--server", "f", "--name", "a").sentence
     assert not Path("f/server/runs/a").exists()
 

@@ -40,10 +40,11 @@ from unisono.deploy.negotiation import (
     visible_labels,
 )
 from unisono.deploy.policy import Books, Gate
-from unisono.deploy.refusal import RefusedError
+from unisono.deploy.refusal import NOT_NOW, RefusedError
 from unisono.deploy.resources import keep_states, time_limit
 from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
+from unisono.deploy.wanted import PAUSED_FILE
 from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.messages import Request
 from unisono.engines.flower.sums import masked_groups
@@ -87,6 +88,7 @@ class DeployedClient:
         self._hear_of_members(question.get("members"))
         gate: Gate | None = None
         try:
+            self._check_not_paused()
             config = checked_config(question["config"], self._config)
             dataset = load_client_data(self._directory, config.data)
             config = config.fitted(dataset.input_shape, on_gpu=False, has_bf16=False)
@@ -109,6 +111,10 @@ class DeployedClient:
             if gate is not None:
                 gate.fail()
             raise UserError(FAILED) from None
+
+    def _check_not_paused(self) -> None:
+        if (self._directory.path / PAUSED_FILE).exists():
+            raise RefusedError("the owner has paused this client, in 5 minutes again.", code=NOT_NOW)
 
     def _hear_of_members(self, text: Any) -> None:
         """Put a newer list of members in force if the authority has signed it."""
@@ -144,6 +150,7 @@ class DeployedClient:
         """Do what a request asks for, if the owner allows it. What fails, and why, can depend on samples: it stays here."""
         run: ClientRun | None = None
         try:
+            self._check_not_paused()
             run = self._open(request.run_spec)
             run.gate.admit(kind, request)
             with time_limit(self._config.resources.max_seconds_per_round):

@@ -14,7 +14,7 @@ from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy.directories import ServerDirectory
 from unisono.deploy.supervisor import supervisor_pid
-from unisono.deploy.wanted import PAUSED_FILE, WANTED_FILE, is_wanted, unwant, want
+from unisono.deploy.wanted import PAUSED_FILE, START_SECONDS, WANTED_FILE, is_wanted, unwant, want
 from unisono.engines.flower.control import Control, key_bytes
 from unisono.experiment import run_path
 from unisono.recipes import build_tree
@@ -178,7 +178,11 @@ def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:
         if (path / "status.json").is_file():
             directory = RunDirectory.open(path)
             status = directory.read_json("status.json")
-            if status["status"] in ("running", "waiting for clients") and not directory.in_use:
+            begins = status["status"] == "starting"
+            is_late = begins and time.time() - (path / "status.json").stat().st_mtime > START_SECONDS
+            if (is_late or status["status"] in ("running", "waiting for clients")) and not directory.in_use:
                 status = {**status, "status": "interrupted"}
+            if status["status"] in ("interrupted", "failed") and is_wanted(path):
+                status = {**status, "status": f"{status['status']}, to be continued"}
             rows.append((path.name, str(status["status"]), int(status.get("round", 0)), str(status.get("reason", ""))))
     return rows
