@@ -15,10 +15,11 @@ Directory = Annotated[Path, typer.Argument(metavar="[DIRECTORY]", hidden=True)]
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``unisono deploy``."""
-    for command in (status, check, pause):
-        app.command(command.__name__)(command)
-    for command in (backup, restore):
-        app.command(command.__name__, no_args_is_help=True)(command)
+    app.command("status")(status)
+    app.command("check")(check)
+    app.command("pause")(pause)
+    app.command("backup", no_args_is_help=True)(backup)
+    app.command("restore", no_args_is_help=True)(restore)
 
 
 def _of_server(directory: Path) -> Path:
@@ -90,9 +91,8 @@ def pause(
 
     Example: unisono deploy pause federation/client-0
     """
-    from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory
+    from unisono.deploy.directories import CLIENT_FILE, PAUSED_FILE, ClientDirectory, ServerDirectory
     from unisono.deploy.runs import pause_runs
-    from unisono.deploy.wanted import PAUSED_FILE
 
     is_client = (directory / CLIENT_FILE).is_file()
     path = ClientDirectory.open(directory).path if is_client else ServerDirectory.open(directory).path

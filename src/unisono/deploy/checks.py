@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from unisono import __version__
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import expiry
+from unisono.deploy.condition import connect, run_table
 from unisono.deploy.directories import ClientDirectory, ServerDirectory
 from unisono.deploy.joining import public_line
 from unisono.deploy.members import stored_members
 from unisono.deploy.policy_tables import num_bytes
 from unisono.deploy.processes import check_port_is_free
-from unisono.deploy.runs import connect, run_table
 from unisono.deploy.supervisor import supervisor_pid
 from unisono.engines.flower.control import Control
 

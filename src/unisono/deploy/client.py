@@ -26,7 +26,7 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Reveals, Tensors, Update
 from unisono.data.views import make_views
-from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.directories import PAUSED_FILE, ClientDirectory
 from unisono.deploy.ledger import Kind
 from unisono.deploy.masked_sums import MaskedSums
 from unisono.deploy.members import take_members
@@ -44,7 +44,6 @@ from unisono.deploy.refusal import NOT_NOW, RefusedError
 from unisono.deploy.resources import keep_states, time_limit
 from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
-from unisono.deploy.wanted import PAUSED_FILE
 from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.messages import Request
 from unisono.engines.flower.sums import masked_groups

@@ -64,7 +64,8 @@ def dry_round(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "samples.npz", x=samples.numpy())
         settings = (
-            "data.dataset=npz", f"data.path={folder}/samples.npz", "partition.num_clients=1", "federation.rounds=1",
+            "data.dataset=npz", f"data.path={folder}/samples.npz", "partition.num_clients=1", "partition.scheme=iid",
+            "federation.rounds=1",
             "model.width=0.125", "training.local_epochs=1", f"training.batch_size={min(16, len(samples))}",
             "evaluation.probe_every=0", "report.enabled=false", "engine.workers=0", f"run.directory={folder}",
         )  # fmt: skip
