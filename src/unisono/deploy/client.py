@@ -48,7 +48,8 @@ from unisono.engines.devices import resolve_devices
 from unisono.engines.flower.messages import Request
 from unisono.engines.flower.sums import masked_groups
 from unisono.evaluation.config import client_probes
-from unisono.evaluation.probes import ProbeData, run_probes
+from unisono.evaluation.probe_data import ProbeData
+from unisono.evaluation.probes import run_probes
 from unisono.federation.client_turn import ClientResult, prepare_nets, run_client
 from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.models.nets import build_seeded

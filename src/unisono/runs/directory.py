@@ -102,8 +102,11 @@ class RunDirectory:
 
     @property
     def config_tree(self) -> Tree:
-        """The resolved config as it was saved."""
-        return read_toml(self.path / "config.toml")
+        """The resolved config as it was saved; runs from before probes had caps look at all samples."""
+        tree = read_toml(self.path / "config.toml")
+        if "evaluation" in tree and "max_test_samples" not in tree["evaluation"]:
+            tree["evaluation"] = {"max_train_samples": 0, "max_test_samples": 0, **tree["evaluation"]}
+        return tree
 
     @property
     def model(self) -> Path:
