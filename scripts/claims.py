@@ -1,7 +1,7 @@
 """Keep the results of studies beside the documentation, and write the page of claims from them.
 
 python scripts/claims.py collect runs    # copies the numbers of every study below runs/ to docs/results/
-python scripts/claims.py page            # writes docs/claims.md
+python scripts/claims.py page            # writes docs/claims.md, and tables and figures into the other pages about results
 python scripts/claims.py check           # names kept results whose study has other options now
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from unisono.core.errors import UserError
 from unisono.studies.claims import read_papers
 from unisono.studies.claims_page import claims_page
+from unisono.studies.findings import fill_page
 from unisono.studies.kept_results import keep, other_settings, read_kept
 from unisono.studies.numbers import read_numbers
 from unisono.studies.study import list_studies
@@ -35,8 +36,7 @@ def main() -> int:
             return collect(arguments.directory, arguments.docs / "results")
         if arguments.command == "check":
             return check(arguments.docs / "results")
-        text = claims_page(read_papers(), read_kept(arguments.docs / "results"))
-        (arguments.docs / "claims.md").write_text(text, encoding="utf-8")
+        write_pages(arguments.docs)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -62,6 +62,18 @@ def collect(directory: Path, results: Path) -> int:
             kept = keep(numbers, results)
             print(f"{kept}: {len(numbers.cells)} cells, {kept.stat().st_size:,} bytes")
     return status
+
+
+def write_pages(docs: Path) -> None:
+    """Write the page of claims, and fill the blocks of the pages of prose."""
+    papers, numbers = read_papers(), read_kept(docs / "results")
+    (docs / "claims.md").write_text(claims_page(papers, numbers), encoding="utf-8")
+    for page in (*docs.glob("findings/*.md"), *docs.glob("choosing-a-method.md")):
+        figures = "figures" if page.parent == docs else "../figures"
+        filled = fill_page(page.read_text(encoding="utf-8"), papers, numbers, figures)
+        page.write_text(filled.text, encoding="utf-8")
+        for name, svg in filled.figures.items():
+            (docs / "figures" / name).write_bytes(svg)
 
 
 def check(results: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,16 @@ def own(clients: Clients, tmp_path: Path) -> Path:
 def test_every_answer_is_listed_with_the_hash_of_what_left(clients: Clients, tmp_path: Path) -> None:
     client = client_with(clients, tmp_path, {"log": {"audit": "left.jsonl"}})
     client.describe(question(SIMPLE))
-    answer = client.answer(first_request(clients, {**SIMPLE, **SECURE}, {"extra": MASKED}))
+    answer = client.answer(request(Run(clients, SIMPLE)))
+    secure = first_request(clients, {**SIMPLE, **SECURE}, {"extra": MASKED})
+    client.answer(replace(secure, run_spec=secure.run_spec.replace("run-1", "run-2")))
     directory = ClientDirectory.open(tmp_path)
-    described, trained = Audit(directory).chain.lines
+    described, trained, masked = Audit(directory).chain.lines
     assert (tmp_path / "left.jsonl").is_file()
     assert described["kind"] == "describe"
     assert described["values"]["samples"] == 40
-    assert (trained["kind"], trained["round"], trained["masked"], trained["cohort"]) == ("train", 0, True, [0, 1, 2])
+    assert (trained["kind"], trained["round"], trained["masked"], trained["cohort"]) == ("train", 0, False, None)
+    assert (masked["masked"], masked["cohort"], masked["groups"], masked["values"]) == (True, [0, 1, 2], {}, {}), "a card only"
     for name, (_, number, digest) in trained["groups"].items():
         group = answer.update.payload.groups[name]
         assert number == sum(tensor.numel() for tensor in group.values())
@@ -117,7 +121,8 @@ def test_a_changed_key_changes_a_sentence() -> None:
         "allow": {"methods": ["mcc"], "code": ["a:b"], "reveals": ["statistics"], "approve": "each", "probes": [],
                   "metrics": []},
         "require": {
-            "secure_aggregation": True, "min_cohort": 4, "min_cluster_size": 11, "min_samples": 7, "statistics": "none",
+            "secure_aggregation": True, "min_cohort": 4,
+            "max_weight_share": 0.2, "min_cluster_size": 11, "min_samples": 7, "statistics": "none",
             "cluster_statistics": "none", "own_randomness": False,
         },
         "bounds": {
@@ -140,7 +145,8 @@ def test_a_changed_key_changes_a_sentence() -> None:
         for key, value in values.items():
             changed = sentences(Policy.model_validate({table: {key: value}}, strict=False))
             assert changed[table] != plain[table], f"{table}.{key}"
-    silent = {"budget.delta", "budget.noise_multiplier", "peers.listed", "peers.exchange", "peers.max_points", "labels.classes",
+    silent = {"budget.delta", "budget.noise_multiplier", "budget.distributed_noise",
+              "peers.listed", "peers.exchange", "peers.max_points", "labels.classes",
               "labels.min_per_class"}  # fmt: skip
     known = {f"{table}.{key}" for table, section in Policy().tables.items() for key in type(section).model_fields}
     assert known - {f"{table}.{key}" for table, values in changes.items() for key in values} == silent, "they need another key"

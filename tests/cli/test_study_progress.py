@@ -100,3 +100,16 @@ def test_a_line_per_run_outside_of_a_terminal(cells: list[Cell], tmp_path: Path)
     assert first == "[1/3] SimCLR, alpha 0.1, seed 0: linear 50.0  in 0:01:05, 0:02:08 left"
     assert second == "[2/3] Orchestra, alpha 0.1, seed 0: failed: it broke, 0:01:03 left"
     assert after == [("SimCLR", ""), ("Orchestra", "it\nbroke")]
+
+
+def test_the_end_of_a_run_names_no_metric_that_depends_on_other_runs(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace('metrics = ["knn"', 'metrics = ["steps to 50% of knn", "knn"'))
+    study = read_study(tmp_path / "small.toml")
+    assert "steps to 50% of knn" in study.config.metrics
+    cells = make_cells(study, tmp_path / "runs", seeds=[0])
+    text = io.StringIO()
+    progress = StudyProgress(cells[:3], study, Console(file=text, width=200), after=lambda cell, reason: None)
+    finish(cells[1], 3)
+    progress.on_cell_end(cells[1], 6.0)
+    assert "SimCLR" in text.getvalue()
+    assert "steps to" not in text.getvalue()

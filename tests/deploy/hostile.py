@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +21,7 @@ from unisono.engines.flower.messages import Request
 from unisono.federation.client_turn import ClientResult
 
 ATTACKS = ("nan", "huge", "raise")
+KILL = "killed in a secure sum"
 
 
 class HostileDesk(DeployedClient):
@@ -29,10 +33,19 @@ class HostileDesk(DeployedClient):
         answer = super().answer(request)
         if not self.attack.exists():
             return answer
+        if self.attack.read_text() == KILL:
+            return answer
         kind = ATTACKS[request.round % len(ATTACKS)]
         if kind == "raise":
             raise RuntimeError("no battery")
         return replace(answer, update=replace(answer.update, payload=spoiled(answer.update.payload, kind)))
+
+    def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
+        """Be killed after it has shared its secrets, and before its masked vector leaves."""
+        if values["step"] == "masked" and self.attack.exists() and self.attack.read_text() == KILL:
+            self.attack.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().sum_step(values)
 
 
 def spoiled(payload: Payload, kind: str) -> Payload:

@@ -1,4 +1,4 @@
-"""A federation of real processes on the loopback interface: a server with TLS, three clients with samples of their own."""
+"""A federation of real processes on the loopback interface: a server with TLS, clients with samples of their own."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 
 from unisono.core.config import make_section, merge
+from unisono.deploy.condition import node_table
 from unisono.deploy.directories import CLIENT_FILE, SERVER_FILE, ClientConfig, ClientDirectory, ServerDirectory, write_config
 from unisono.deploy.init import create_federation
-from unisono.deploy.runs import node_table
 
 UNISONO = (sys.executable, "-m", "unisono")
 NUM_CLIENTS = 3
@@ -51,24 +51,31 @@ class RunningFederation:
 
     Args:
         root: an empty directory.
-        hostile: the script that answers for client 2, None for an honest one.
+        hostile: the script that answers for the last client, None for an honest one.
         hosts: where clients find the server.
+        num_clients: how many.
     """
 
-    def __init__(self, root: Path, hostile: Path | None = None, hosts: Sequence[str] = ("127.0.0.1",)) -> None:
+    def __init__(
+        self,
+        root: Path,
+        hostile: Path | None = None,
+        hosts: Sequence[str] = ("127.0.0.1",),
+        num_clients: int = NUM_CLIENTS,
+    ) -> None:
         self.root = root
         self.path = root / "federation"
-        ports = free_ports(NUM_CLIENTS + 1)
-        create_federation(self.path, NUM_CLIENTS, hosts, ports[0])
+        ports = free_ports(num_clients + 1)
+        create_federation(self.path, num_clients, hosts, ports[0])
         self.server = ServerDirectory.open(self.path)
         self.configure_server(host="127.0.0.1", start_timeout=120.0)
-        self.clients = [self.path / f"client-{number}" for number in range(NUM_CLIENTS)]
+        self.clients = [self.path / f"client-{number}" for number in range(num_clients)]
         for number, path in enumerate(self.clients):
             own = ClientDirectory.open(path).config
             data = write_samples(root / f"data-{number}", number)
             tables = {
                 "allow": {"reveals": ["parameters", "statistics", "data"]},
-                "peers": {"exchange": [0, 1, 2]},
+                "peers": {"exchange": list(range(num_clients))},
                 "labels": {"use": True, "classes": ["a", "b"]},
             }
             values = {"port": ports[number + 1], "data": str(data), "poll_interval": 0.5, **tables}
@@ -86,10 +93,10 @@ class RunningFederation:
         self.spawn([*UNISONO, "deploy", "server", str(self.server.path)], "server")
         for number, path in enumerate(self.clients):
             self.start_client(number, path)
-        self.wait_for(lambda: [word for _, word in node_table(self.server)] == ["online"] * NUM_CLIENTS)
+        self.wait_for(lambda: [word for _, word in node_table(self.server)] == ["online"] * len(self.clients))
 
     def start_client(self, number: int, path: Path) -> None:
-        if number == NUM_CLIENTS - 1 and self.hostile is not None:
+        if number == len(self.clients) - 1 and self.hostile is not None:
             self.spawn([sys.executable, str(self.hostile), str(path), str(self.root / "attack")], f"client-{number}")
         else:
             self.spawn([*UNISONO, "deploy", "client", str(path)], f"client-{number}")

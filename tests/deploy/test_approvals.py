@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from tests.attacks import attack
 from tests.deploy.test_client import SIMPLE, Clients, Run, question, request
 from tests.deploy.test_policy import client_with
 from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
-from unisono.deploy.approvals import Approvals
+from unisono.deploy.approvals import MOST_WAITING, Approvals
 from unisono.deploy.directories import ClientDirectory
 
 OTHER = merge(SIMPLE, {"training": {"learning_rate": 0.02}})
@@ -49,6 +50,15 @@ def test_a_recipe_waits_until_it_is_approved_and_a_changed_one_waits_again(clien
         client.answer(replace(request(changed), run_spec=changed.run_spec.replace("run-1", "run-2")))
     (other,) = approvals_of(tmp_path).waiting()
     assert approvals_of(tmp_path).differences(other["config"]) == ["training.learning_rate: 0.003 -> 0.02"]
+
+
+@attack("A26", "Fills the disk with recipes that wait for the owner", "20 are kept; the others are refused and forgotten")
+def test_few_recipes_are_kept_for_the_owner(clients: Clients, tmp_path: Path) -> None:
+    client = client_with(clients, tmp_path, {"allow": {"approve": "recipe-hash"}})
+    for number in range(MOST_WAITING + 2):
+        with pytest.raises(UserError, match="pending"):
+            client.describe(question(merge(SIMPLE, {"training": {"learning_rate": 0.01 + number / 1000}})))
+    assert len(approvals_of(tmp_path).waiting()) == MOST_WAITING
 
 
 def test_denied_is_denied_whatever_the_mode(clients: Clients, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("flwr")
 
+from tests.attacks import attack
 from tests.deploy.running import _stripes
 from tests.deploy.test_client import NUM_CLIENTS, RUN_INFO, Clients, Run, as_run_info, question, request
 from unisono.config import resolve
@@ -106,6 +107,7 @@ def test_methods_learn_the_same_from_labels_that_stay_at_the_clients(clients: Cl
     assert apart < 0.5 * moved
 
 
+@attack("A28", "Looks for a rare class in what is learnt from labels", "classes with few samples are unlabelled")
 def test_labels_are_numbered_by_the_recipe_and_rare_ones_are_unlabelled(clients: Clients) -> None:
     directory = clients.directories[0]
     dataset = load_client_data(directory, DataConfig(channels=1))

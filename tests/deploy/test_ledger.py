@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from tests.attacks import attack
 from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run, request
 from tests.deploy.test_policy import client_with
 from unisono.core.config import merge
@@ -80,6 +81,7 @@ class _Killed(BaseException):
     pass
 
 
+@attack("A19", "Lets answers fail or be lost so that they do not count", "each counts before it is computed")
 @pytest.mark.parametrize("fault", [0, 1, 2, 3])
 def test_spent_never_falls_when_the_disk_fails_at_any_write(
     clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.attacks import attack
 from tests.deploy.test_client import EXCHANGE, GROUP_NORM, SHARING, SIMPLE, Clients, Run, question, request
 from unisono.core.config import merge, read_toml, write_toml
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
+from unisono.core.payload import Update
 from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
+from unisono.deploy.ledger import Ledger
 from unisono.deploy.policy import fingerprint
 from unisono.deploy.policy_tables import Policy, num_bytes, with_new_keys
 from unisono.deploy.refusal import RefusedError, retry_delay
@@ -48,6 +52,7 @@ TABLE: list[tuple[str, Any, Any, Tree, Tree]] = [
     ("allow.reveals", ["statistics"], ["parameters"], SIMPLE, {}),
     ("require.secure_aggregation", True, False, SIMPLE, {}),
     ("require.min_cohort", 4, 3, {**SIMPLE, **SECURE}, {"extra": MASKED}),
+    ("require.max_weight_share", 0.3, 0.4, {**SIMPLE, **SECURE, "aggregation": {"weighting": "uniform"}}, {"extra": MASKED}),
     ("require.min_samples", 41, 40, SIMPLE, {}),
     ("require.cluster_statistics", "local-dp", "k-anonymous", ORCHESTRA, {}),
     ("require.cluster_statistics", "none", "local-dp", LOCAL_DP, {}),
@@ -87,6 +92,7 @@ OTHERS = {
     "budget.max_failures": "test_hostile_server.py, failures",
     "budget.clip_norm": "test_client.py, clipped and noisy",
     "budget.noise_multiplier": "test_client.py, clipped and noisy",
+    "budget.distributed_noise": "here",
     "resources.hours": "here",
     "resources.max_load": "here",
     "resources.max_seconds_per_round": "here",
@@ -169,6 +175,7 @@ def test_compilers_start_only_if_the_owner_says_so(clients: Clients, tmp_path: P
         client_with(clients, tmp_path, {}).answer(request(Run(clients, compiled)))
 
 
+@attack("A12", "Reads a function of chosen samples off metrics and scores", "only listed ones leave, with three digits")
 def test_scores_and_metrics_leave_as_listed(clients: Clients, tmp_path: Path) -> None:
     asked = request(Run(clients, SIMPLE))
     (tmp_path / "a").mkdir()
@@ -206,6 +213,7 @@ def test_numbers_keep_two_digits(number: float, down: float, up: float) -> None:
     assert rounded(-number, 2) == -up
 
 
+@attack("A17", "Asks for statistics of the data at any number of image sizes", "refused beyond bounds.max_sizes")
 def test_statistics_are_told_for_few_sizes(clients: Clients, tmp_path: Path) -> None:
     client = client_with(clients, tmp_path, {"bounds": {"max_sizes": 2}})
     for size in (8, 16, 8):
@@ -214,6 +222,7 @@ def test_statistics_are_told_for_few_sizes(clients: Clients, tmp_path: Path) -> 
         client.describe(question(merge(SIMPLE, {"data": {"image_size": 24}})))
 
 
+@attack("A16", "Starts run after run to have every count begin anew", "refused beyond budget.max_rounds, budget.max_runs")
 def test_rounds_and_runs_are_counted_over_the_lifetime(clients: Clients, tmp_path: Path) -> None:
     run = Run(clients, SIMPLE)
     asked = request(run)
@@ -228,6 +237,7 @@ def test_rounds_and_runs_are_counted_over_the_lifetime(clients: Clients, tmp_pat
     client_with(clients, tmp_path / "a", {"budget": {"max_runs": 2}}).answer(other)
 
 
+@attack("A24", "Names a client that it works with as neighbour of all others (CF-CL)", "refused unless the owner lists it")
 def test_samples_go_to_listed_peers_and_only_so_many(tmp_path: Path) -> None:
     clients = Clients(tmp_path, **merge(SHARING, {"peers": {"exchange": [1]}}))
     run = Run(clients, EXCHANGE)
@@ -385,3 +395,51 @@ def test_the_page_for_owners_has_every_key_with_its_default_and_meaning() -> Non
             default = "unset" if value is None else f"`{json.dumps(value)}`"
             expected.append(f"| `{table}.{key}` | {default} | {field.description} |")
     assert rows == expected
+
+
+@pytest.mark.parametrize(("weighting", "parts"), [("uniform", 2), ("samples", 1)])
+def test_noise_is_shared_only_where_all_weigh_the_same(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighting: str, parts: int
+) -> None:
+    """Of three clients all must stay, and one may be dishonest, so two add noise."""
+    tree = merge({**SIMPLE, **SECURE}, {"aggregation": {"weighting": weighting}, "model": {"norm": "group"}})
+    asked = first_request(clients, tree, {"extra": MASKED})
+    noise = {"clip_norm": 1e-6, "noise_multiplier": 1e5}
+    start = asked.broadcast.flatten()
+    for distributed in (False, True):
+        path = tmp_path / str(distributed)
+        path.mkdir()
+        client = client_with(clients, path, {"budget": {**noise, "distributed_noise": distributed}})
+        begin = Spy(client._sums.begin)
+        monkeypatch.setattr(client._sums, "begin", begin)
+        client.answer(asked)
+        sent = begin.update.payload.flatten()
+        moved = torch.cat([(sent[name] - start[name]).flatten() for name in sent if sent[name].is_floating_point()])
+        expected = 0.1 / (parts if distributed else 1) ** 0.5
+        assert float(moved.std()) == pytest.approx(expected, rel=6 / (2 * len(moved)) ** 0.5), "six standard errors"
+        assert Ledger(ClientDirectory.open(path)).intents[0]["noise"] == 1e5, "the sum has all of it"
+
+
+class Spy:
+    """Keeps the update that is about to be masked."""
+
+    def __init__(self, begin: Any) -> None:
+        self._begin = begin
+
+    def __call__(self, run: str, request: Request, update: Update, *rest: Any) -> Any:
+        self.update = update
+        return self._begin(run, request, update, *rest)
+
+
+def test_the_server_goes_on_without_a_client_that_does_not_work_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Clients(tmp_path)
+    clients.restart(1, resources={"max_load": 1e-9}, log={"errors": "codes"})
+    monkeypatch.setattr("unisono.deploy.resources.os.getloadavg", lambda: (1.0, 1.0, 1.0))
+    run = Run(clients, merge(SIMPLE, {"federation": {"quorum": 0.5, "rounds": 1}}))
+    heard: list[tuple[int, float | None]] = []
+    monkeypatch.setattr(
+        run.engine._membership, "heard", lambda client, reason: heard.append((client, retry_delay(reason))), raising=False
+    )
+    assert run.go().round == 1
+    assert heard == [(1, 300.0)], "the client says five minutes"
+    assert [failure.client_id for failure in run.failures] == [1]

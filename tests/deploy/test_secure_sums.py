@@ -143,7 +143,8 @@ def test_ten_clients_with_one_killed_after_sharing_end_with_the_right_sum(tmp_pa
 def test_three_of_ten_lost_below_the_threshold_is_a_clear_refusal_and_nothing_is_revealed(tmp_path: Path) -> None:
     clients = Clients(tmp_path, 10)
     clients.lost = {"masked": [1, 4, 7]}
-    run = Run(clients, merge(TEN, {"privacy": {"secure_aggregation": True, "secure_threshold": 0.8}}), secure=True)
+    tree = merge(TEN, {"privacy": {"secure_aggregation": True, "secure_threshold": 0.8}, "federation": {"retries": 3}})
+    run = Run(clients, tree, secure=True)
     sentence = r"7 of 10 clients sent a masked vector, and this masked sum needs 8: it is void, and nothing is revealed"
     with pytest.raises(UserError, match=sentence):
         run.go()
@@ -218,7 +219,7 @@ def test_a_restart_or_a_long_wait_is_a_drop_out(tmp_path: Path, monkeypatch: pyt
         clients.handlers[0].sum_step(shares_question(cards))
     with pytest.raises(UserError, match="takes part in no such masked sum"):
         clients.handlers[1].sum_step({**shares_question(cards), "nonce": "9" * 32})
-    monkeypatch.setattr(masked_sums, "LIFETIME", -1.0)
+    monkeypatch.setattr(masked_sums, "LIFETIME", -1e9)
     with pytest.raises(UserError, match="takes part in no such masked sum"):
         clients.handlers[2].sum_step(shares_question(cards))
 
@@ -259,6 +260,26 @@ def test_what_left_under_masks_is_in_the_audit(tmp_path: Path) -> None:
     assert vectors[0]["groups"]["masked"][1] == sum(t.numel() for t in payload_of(sent, "masked").groups["masked"].values())
 
 
+@attack("A6", "Chooses a recipe in which few clients have something to send, and the others add zeros", "refused")
+def test_a_sum_in_which_few_clients_send_anything_is_refused(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, 4)
+    for handler in clients.handlers[:2]:
+        _send_nothing(handler)
+    run = Run(clients, merge(TEN, SECURE), secure=True)
+    with pytest.raises(UserError, match="2 clients have something to send for group 'encoder'"):
+        run.go()
+    assert revealed_lines(clients) == []
+
+
+def _send_nothing(handler: Any) -> None:
+    begin = handler._sums.begin
+
+    def empty(run: str, asked: Request, update: Any, *more: Any) -> Any:
+        return begin(run, asked, replace(update, weight=0.0, payload=Payload()), *more)
+
+    handler._sums.begin = empty
+
+
 @attack("B5", "Leaves a secure sum half-way, or sends garbage", "it alone is left out, down to two thirds of the clients")
 def test_a_client_that_sends_garbage_costs_itself_alone(tmp_path: Path) -> None:
     clients = Clients(tmp_path, 4)
@@ -293,6 +314,28 @@ def _claim(handler: Any, weight: float) -> None:
         return begin(run, asked, replace(update, weight=weight), *more)
 
     handler._sums.begin = claimed
+
+
+@attack("A13", "Reads off the failure of a secure sum whether an update is large", "it tells nothing more, and each is counted")
+def test_an_update_beyond_the_range_fails_before_the_sum_and_is_counted(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    run = Run(clients, merge(SIMPLE, {**SECURE, "training": {"learning_rate": 1e-2}}))
+    for number in range(3):
+        _scale(clients.handlers[0], 1e9)
+        with pytest.raises(ClientError, match="its own log says why"):
+            clients.handlers[0].answer(replace(masked_request(run, 0), round=number))
+    with pytest.raises(ClientError, match="failed 3 times here"):
+        clients.handlers[0].answer(replace(masked_request(run, 0), round=3))
+
+
+def _scale(handler: Any, factor: float) -> None:
+    begin = handler._sums.begin
+
+    def scaled(run: str, asked: Request, update: Any, *more: Any) -> Any:
+        large = {name: tensor * factor for name, tensor in update.payload.flatten().items()}
+        return begin(run, asked, replace(update, payload=Payload.unflatten(large)), *more)
+
+    handler._sums.begin = scaled
 
 
 @attack("A8", "Compares masked vectors of two sums", "each sum has keys of its own, so they are unrelated")

@@ -54,7 +54,8 @@ def vector(client: int) -> list[Words]:
 
 
 def client(number: int, asked: SumTerms, template: str = "t", metrics: Sequence[str] = ("loss",), **more: Any) -> ClientSum:
-    return ClientSum(number, asked, TestIdentity(number), template, metrics, lambda names: vector(number), **more)
+    groups = more.pop("groups", ("encoder",))
+    return ClientSum(number, asked, TestIdentity(number), template, metrics, groups, lambda names: vector(number), **more)
 
 
 class Sum:

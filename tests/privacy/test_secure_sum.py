@@ -79,9 +79,31 @@ def test_other_tensors_strangers_and_changed_cards_are_refused() -> None:
     own = client(0, asked)
     with pytest.raises(SumRefusedError, match="the server changed this client's card"):
         own.share([client(0, asked).card, *cards])
-    stranger = ClientSum(0, asked, TestIdentity(0, known=2), "t", (), lambda names: vector(0))
+    stranger = ClientSum(0, asked, TestIdentity(0, known=2), "t", (), (), lambda names: vector(0))
     with pytest.raises(SumRefusedError, match=r"client 2 .* is not known here"):
         stranger.share([stranger.card, *cards])
+
+
+def test_a_group_that_few_clients_send_is_hidden_by_nobody() -> None:
+    """The others add zeros to it, so its sum would be the update of those few; also if the others leave later."""
+    asked = terms(7)
+    for senders, refused in ((2, "shares"), (3, "masked"), (4, "")):
+        clients = {n: client(n, asked, groups=("encoder", "head") if n < senders else ("encoder",)) for n in range(7)}
+        cards = [one.card for one in clients.values()]
+        if refused == "shares":
+            with pytest.raises(SumRefusedError, match="2 clients have something to send for group 'head'"):
+                clients[6].share(cards)
+            continue
+        boxes = {n: one.share(cards)[0] for n, one in clients.items()}
+        members = [n for n in range(7) if n != 0]
+        own = {n: boxes[n][6] for n in members if n != 6}
+        if refused == "masked":
+            with pytest.raises(SumRefusedError, match="2 clients have something to send for group 'head'"):
+                clients[6].masked(members, own)
+            continue
+        clients[6].masked(members, own)
+        with pytest.raises(SumRefusedError, match="2 clients have something to send for group 'head'"):
+            clients[6].alive([n for n in members if n != 1])
 
 
 @pytest.mark.parametrize(
@@ -225,7 +247,7 @@ def test_a_masked_vector_is_uniform() -> None:
     size = 100_000
     asked = terms(3)
     clients = [
-        ClientSum(n, asked, TestIdentity(n), "t", (), lambda names: [np.zeros(size, "<u4"), np.zeros(0, "<u8")])
+        ClientSum(n, asked, TestIdentity(n), "t", (), (), lambda names: [np.zeros(size, "<u4"), np.zeros(0, "<u8")])
         for n in range(3)
     ]
     cards = [one.card for one in clients]

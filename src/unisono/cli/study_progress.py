@@ -21,7 +21,7 @@ from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import JsonLines
 from unisono.studies.grid import Cell
-from unisono.studies.history import History
+from unisono.studies.history import History, is_relative
 from unisono.studies.results import number
 from unisono.studies.runner import StudyCallback
 from unisono.studies.study import Study
@@ -154,7 +154,7 @@ class StudyProgress(StudyCallback, Callback):
         self._end(cell, seconds)
         history = History(cell.path)
         names = self._study.metric_names(cell.variant)
-        found = {metric: history.value(name) for metric, name in names.items()}
+        found = {metric: history.value(name) for metric, name in names.items() if not is_relative(name)}
         values = [f"{metric} {number(value, metric)}" for metric, value in found.items() if value is not None]
         self._say(f"{cell.title}: {'  '.join(values) or 'finished'}  in {duration(seconds)}")
         self._after(cell, "")

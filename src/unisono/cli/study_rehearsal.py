@@ -16,7 +16,7 @@ from unisono.studies.rehearsal import CellRehearsal, Rehearser
 from unisono.studies.study import Study
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
-NUMBERS = ("batch", "step", "memory", "one run", "all seeds")
+NUMBERS = ("batch", "step", "memory", "one run", "seeds")
 """Columns of numbers."""
 
 
@@ -48,7 +48,7 @@ def rehearse_study(study: Study, cells: Sequence[Cell], everything: Sequence[Cel
         console.print()
         console.print(
             make_table(
-                ["variant", "setting", "samples", *NUMBERS],
+                ["cell", "samples", *NUMBERS],
                 [_row(result) for result in found],
                 right=NUMBERS,
                 whole=["samples", *NUMBERS],
@@ -83,29 +83,27 @@ def _outcome(result: CellRehearsal) -> str:
 
 
 def _row(result: CellRehearsal) -> list[str]:
-    names = [result.cell.variant, "" if result.cell.setting == "all" else result.cell.setting]
     if result.reason:
-        return [*names, "does not run", *[""] * 5]
+        return [f"{_name(result)}: does not run", "", *[""] * len(NUMBERS)]
     cut = result.measured_batch < result.batch_size
     return [
-        *names,
-        "synthetic" if result.synthetic else "real",
+        _name(result),
+        "noise" if result.synthetic else "real",
         f"{result.measured_batch} of {result.batch_size}" if cut else str(result.batch_size),
         _step(result.step),
         _gigabytes(result.memory),
         spoken(result.seconds),
-        spoken(result.seconds * result.num_seeds),
+        str(result.num_seeds),
     ]
 
 
 def _sentences(found: Sequence[CellRehearsal], num_runs: int, total: float, jobs: int) -> list[str]:
     """Return the sum of all cells, and what a reader should know about them."""
     at_a_time = f", {jobs} runs at a time" if jobs > 1 else ""
-    sentences = [f"\n{len(found)} cells, {num_runs} runs: about {spoken(total)} on this machine{at_a_time}."]
+    numbers = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in ((len(found), "cell"), (num_runs, "run")))
+    sentences = [f"\n{numbers}: about {spoken(total)} on this machine{at_a_time}."]
     if any(result.synthetic for result in found):
-        sentences.append(
-            "Synthetic samples: noise of the same shapes, as the data set is not on this machine or too large for it."
-        )
+        sentences.append("Noise: samples of the same shapes, as the data set is not on this machine or too large for it.")
     if any(result.measured_batch < result.batch_size for result in found):
         sentences.append("A batch such as 32 of 128 was cut for want of memory or time; time and memory are scaled up from it.")
     free = available_memory()

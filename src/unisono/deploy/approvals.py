@@ -20,6 +20,8 @@ from unisono.deploy.refusal import PENDING, RefusedError
 from unisono.runs.files import write_atomically
 
 Decision = Literal["approve", "deny"]
+MOST_WAITING = 20
+"""Recipes that are kept for the owner to look at; a server cannot fill the disk with more."""
 SHOWN = 16
 """Digits of a hash that people read."""
 
@@ -129,7 +131,7 @@ class Approvals:
     def _ask(self, recipe: str, config: Config, method: Method) -> None:
         self._waiting.mkdir(mode=0o700, exist_ok=True)
         file = self._waiting / f"{recipe}.json"
-        if file.exists():
+        if file.exists() or len(list(self._waiting.glob("*.json"))) >= MOST_WAITING:
             return
         leaves = {group: [share.reveals.value, share.reduce.value] for group, share in method.shares.items()}
         entry = {

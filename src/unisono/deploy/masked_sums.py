@@ -28,7 +28,7 @@ from unisono.privacy.secure_sum_client import ClientSum
 
 log = logging.getLogger("unisono.client")
 LIFETIME = 900.0
-"""Seconds after which a sum that was not finished is forgotten."""
+"""Seconds after which a sum that was not finished is forgotten, besides those that the others may train for."""
 Answer = tuple[dict[str, Any], Payload]
 
 
@@ -104,14 +104,16 @@ class MaskedSums:
             flat = {name: tensor - start[name] if name in start else tensor for name, tensor in flat.items()}
         rng = ctx.numpy_rng("rounding")
 
+        bare = sum_layout(template, (), request.broadcast, len(terms.cohort), config.compression)
+        # Packed now, so that a failure, which can depend on samples, is counted as every other.
+        packed, cut = bare.pack(flat, weight, {}, rng)
+        if cut and config.compression.bits is None:
+            raise ValueError(f"{cut} values of the update are too large for a masked sum: training has diverged")
+        if cut:
+            log.warning("round %d, phase %s: %d values were too large and were cut", ctx.round + 1, ctx.phase, cut)
+
         def vector(names: tuple[str, ...]) -> list[Words]:
-            layout = sum_layout(template, names, request.broadcast, len(terms.cohort), config.compression)
-            words, cut = layout.pack(flat, weight, update.metrics, rng)
-            if cut and config.compression.bits is None:
-                raise ValueError(f"{cut} values of the update are too large for a masked sum: training has diverged")
-            if cut:
-                log.warning("round %d, phase %s: %d values were too large and were cut", ctx.round + 1, ctx.phase, cut)
-            return words
+            return replace(bare, metrics=names).with_metrics(packed, weight, update.metrics, rng)
 
         try:
             part = ClientSum(
@@ -120,6 +122,7 @@ class MaskedSums:
                 self._identity,
                 template.digest,
                 sorted(update.metrics),
+                sorted(own),
                 vector,
                 self._directory.config.require.min_cohort,
             )
@@ -137,7 +140,8 @@ class MaskedSums:
             values: step, nonce, and what the step needs.
         """
         current, self._open = self._open, None
-        if current is None or values.get("nonce") != current.nonce or self._now() - current.began > LIFETIME:
+        lifetime = LIFETIME + self._directory.config.resources.max_seconds_per_round
+        if current is None or values.get("nonce") != current.nonce or self._now() - current.began > lifetime:
             raise SumRefusedError("this client takes part in no such masked sum, or no longer")
         step = str(values.get("step"))
         work: dict[str, Callable[[_OpenSum, Mapping[str, Any]], Answer]] = {

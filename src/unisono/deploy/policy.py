@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -125,6 +126,7 @@ class Gate:
         self._checked = False
         self._intent = -1
         self._points: Counter[str] = Counter()
+        self._noisy_clients = 1
 
     def admit(self, kind: Kind, request: Request) -> None:
         """Raise a RefusedError, or write the intent to answer into the ledger.
@@ -151,8 +153,10 @@ class Gate:
             raise RefusedError("scores are not masked, and this run promises masks", "require.secure_aggregation")
         check_received(request.received, owner.bounds)
         cohort = None
+        self._noisy_clients = 1
         if "cohort" in request.extra:
             cohort = self.check_cohort([int(client) for client in request.extra["cohort"]])
+            self._noisy_clients = self._check_share(len(cohort), int(request.extra.get("threshold", 0)))
         self._check_counts(kind, request)
         release = self._check_budget(kind)
         self._points = Counter()
@@ -209,6 +213,19 @@ class Gate:
                     raise RefusedError(f"peers.trust = 'listed', and client {client} is not.", "peers.listed")
         return cohort
 
+    def _check_share(self, num_clients: int, threshold: int) -> int:
+        """Refuse a masked sum in which this client could weigh too much; return how many clients add to its noise."""
+        most, uniform = self._owner.require.max_weight_share, self._config.aggregation.weighting == "uniform"
+        fewest = max(threshold, self._owner.require.min_cohort)
+        if most is not None and not (uniform and fewest * most >= 1):
+            raise RefusedError(
+                f"require.max_weight_share is {most:g}: set aggregation.weighting = 'uniform' in the recipe, in sums of at "
+                f"least {math.ceil(1 / most)} clients.",
+                "require.max_weight_share",
+            )
+        # Whoever stays to the end, fewer than a third of all clients may work together with the server.
+        return max(1, fewest - num_clients // 3) if uniform and self._owner.budget.distributed_noise else 1
+
     def fail(self, refused: bool = False) -> None:
         """Count a failure, or a refusal after the work had begun."""
         if self._intent >= 0:
@@ -256,7 +273,7 @@ class Gate:
             received: what the client's step read.
             postprocessor: of the recipe.
         """
-        noisy = protect(update, received, postprocessor, self._method.shares, self._owner.budget)
+        noisy = protect(update, received, postprocessor, self._method.shares, self._owner.budget, self._noisy_clients)
         return told_numbers(noisy, self._owner, self._method)
 
     def _check_recipe(self) -> None:

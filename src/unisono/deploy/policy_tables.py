@@ -54,6 +54,9 @@ class RequireTable(Section):
 
     secure_aggregation: bool = Field(False, description="averaged groups leave masked, or not at all")
     min_cohort: int = Field(3, ge=3, description="fewest clients in a masked sum")
+    max_weight_share: float | None = Field(
+        None, gt=0, lt=1, description="largest share of this client in a masked sum; needs aggregation.weighting = 'uniform'"
+    )
     min_cluster_size: int = Field(10, ge=1, description="no mean of fewer samples leaves; a lower number in a recipe is raised")
     min_samples: int = Field(100, ge=1, description="a client with fewer samples says nothing, not even how many")
     statistics: Literal["exact", "rounded", "none"] = Field(
@@ -98,6 +101,9 @@ class BudgetTable(Section):
     max_failures: int = Field(3, ge=1, description="failures after which a run gets no more answers")
     clip_norm: float | None = Field(None, gt=0, description="clip the averaged groups of an update to this norm")
     noise_multiplier: float = Field(0.0, ge=0, description="noise that this client adds to them, in units of clip_norm")
+    distributed_noise: bool = Field(
+        False, description="under masks add a part of it only: trusts that two thirds of the clients add theirs, as agreed"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> BudgetTable:

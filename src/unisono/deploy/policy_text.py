@@ -57,6 +57,8 @@ def _require(policy: Policy) -> Iterator[str]:
         yield f"Averaged groups leave under masks only, in a sum of at least {require.min_cohort} clients."
     else:
         yield f"Masks are the recipe's choice; a masked sum has at least {require.min_cohort} clients."
+    if require.max_weight_share is not None:
+        yield f"This client's share of a masked sum is at most {require.max_weight_share:g}."
     yield f"No mean of fewer than {require.min_cluster_size} samples leaves."
     yield f"With fewer than {require.min_samples} samples this client says nothing, not even how many."
     yield {
@@ -104,6 +106,8 @@ def _budget(policy: Policy) -> Iterator[str]:
     else:
         noise = f"adds noise of {budget.noise_multiplier:g} times that" if budget.noise_multiplier else "adds no noise"
         yield f"This client clips its updates to the norm {budget.clip_norm:g} and {noise}."
+    if budget.noise_multiplier and budget.distributed_noise:
+        yield "Under masks it adds a part of the noise, and trusts that two thirds of the clients add theirs."
     if budget.max_epsilon is not None:
         yield f"Answers end before epsilon exceeds {budget.max_epsilon:g} at delta {budget.delta:g}, over all runs."
     for word, number in (("answers", budget.max_rounds), ("runs", budget.max_runs)):

@@ -17,7 +17,12 @@ from unisono.federation.postprocess import Postprocessor, clip
 
 
 def protect(
-    update: Update, received: Payload, postprocessor: Postprocessor, shares: Mapping[str, Share], budget: BudgetTable
+    update: Update,
+    received: Payload,
+    postprocessor: Postprocessor,
+    shares: Mapping[str, Share],
+    budget: BudgetTable,
+    noisy_clients: int = 1,
 ) -> Update:
     """Return the update clipped and with this client's own noise.
 
@@ -27,6 +32,7 @@ def protect(
         postprocessor: of the recipe.
         shares: the method's.
         budget: the owner's.
+        noisy_clients: honest clients of a masked sum whose noise adds up to the owner's; 1 adds all of it here.
     """
     norm = budget.clip_norm
     if norm is None:
@@ -35,7 +41,7 @@ def protect(
     reduced = {name: t for name, t in update.payload.tensors() if shares[name.split("/", 1)[0]].reduce is not Reduce.STACK}
     floats = {name: tensor for name, tensor in reduced.items() if tensor.is_floating_point()}
     deltas = {name: t - reference[name] if name in reference else t for name, t in floats.items()}
-    source, scale = SystemNoise(), norm * budget.noise_multiplier
+    source, scale = SystemNoise(), norm * budget.noise_multiplier / math.sqrt(noisy_clients)
     if scale and any(name.endswith("running_var") for name in floats):
         raise RefusedError(
             "this client adds noise, which would make the variances of BatchNorm negative: set model.norm = 'group' in the "

@@ -204,6 +204,7 @@ class RoundLoop:
         """Run one round; retry it with the next cohort while fewer than the quorum answer."""
         config = self.config.federation
         num_releases = state.num_releases
+        failures: list[ClientError] = []
         for attempt in range(config.retries + 1):
             self.store.rollback()
             record = RoundRecord(state.round)
@@ -211,6 +212,7 @@ class RoundLoop:
             new_state = self._try_round(state, record, attempt, callbacks)
             record.seconds["round"] = time.perf_counter() - start
             num_releases += record.num_releases
+            failures += record.failures
             if new_state is not None:
                 new_state = replace(new_state, num_releases=num_releases)
                 self.store.commit(state.round)
@@ -220,7 +222,7 @@ class RoundLoop:
         self.store.rollback()
         raise UserError(
             f"Round {state.round + 1} stayed below the quorum of {config.quorum:.0%} in {config.retries + 1} attempts, the "
-            f"last with {record.num_answered} of {record.num_asked} clients{_reason(record)}: see failures.jsonl, or lower "
+            f"last with {record.num_answered} of {record.num_asked} clients{_reason(failures)}: see failures.jsonl, or lower "
             "federation.quorum."
         )
 
@@ -319,9 +321,9 @@ class RoundLoop:
         return Aggregate(means, aggregate.stacks, aggregate.weight, aggregate.num_clients, aggregate.metrics)
 
 
-def _reason(record: RoundRecord) -> str:
+def _reason(failures: Sequence[ClientError]) -> str:
     """Return why most clients failed, in brackets; nothing where none did."""
-    reasons = Counter(failure.reason.rstrip(".") for failure in record.failures)
+    reasons = Counter(failure.reason.rstrip(".") for failure in failures)
     return f" ({reasons.most_common(1)[0][0]})" if reasons else ""
 
 

@@ -145,10 +145,19 @@ class Layout:
                 values = deltas[name].detach().reshape(-1).numpy()
                 cut += ring.encode(values, weight, limit, rng, words[place : place + size])
         groups = [x for group in self.template.groups for x in ((weight, 1.0) if group in sent else (0.0, 0.0))]
+        tail = np.array([weight, *groups])
+        end = places[1] + len(tail)
+        cut += self.wide.encode(tail, 1.0, WIDE_LIMIT, rng, wide[places[1] : end])
+        return self.with_metrics([short, wide[:end]], weight, metrics, rng), cut
+
+    def with_metrics(
+        self, vector: Sequence[Words], weight: float, metrics: Mapping[str, float], rng: np.random.Generator
+    ) -> list[Words]:
+        """Return a vector that holds no metrics yet, with a client's; values beyond the limit are cut."""
         told = [x for name in self.metrics for x in ((weight, weight * metrics[name]) if name in metrics else (0.0, 0.0))]
-        tail = np.array([weight, *groups, *told])
-        cut += self.wide.encode(tail, 1.0, WIDE_LIMIT, rng, wide[places[1] :])
-        return [short, wide], cut
+        words = np.zeros(len(told), self.wide.dtype)
+        self.wide.encode(np.array(told, dtype=np.float64), 1.0, WIDE_LIMIT, rng, words)
+        return [vector[0], np.concatenate([vector[1], words])]
 
     def unpack(self, vector: Sequence[Words]) -> WeightedSums:
         """Return what a sum of vectors says."""

@@ -81,6 +81,7 @@ class Card:
         mask_key: X25519, for pair masks.
         template: hash of the names and shapes of its vector.
         metrics: names of its metrics.
+        groups: names of the groups that it has something to send for; it adds zeros to the others.
         signature: of all this and of the terms.
     """
 
@@ -89,6 +90,7 @@ class Card:
     mask_key: bytes
     template: str
     metrics: tuple[str, ...]
+    groups: tuple[str, ...]
     signature: bytes = b""
 
     def body(self, terms: bytes) -> bytes:
@@ -103,6 +105,7 @@ class Card:
             "mask_key": self.mask_key.hex(),
             "template": self.template,
             "metrics": list(self.metrics),
+            "groups": list(self.groups),
             "signature": self.signature.hex(),
         }
 
@@ -112,7 +115,8 @@ class Card:
         try:
             keys = [bytes.fromhex(values[name]) for name in ("share_key", "mask_key", "signature")]
             metrics = tuple(str(name)[:64] for name in values["metrics"])
-            card = Card(int(values["client"]), keys[0], keys[1], str(values["template"])[:64], metrics, keys[2])
+            groups = tuple(str(name)[:64] for name in values["groups"])
+            card = Card(int(values["client"]), keys[0], keys[1], str(values["template"])[:64], metrics, groups, keys[2])
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(f"a card of a masked sum is damaged: {error}") from error
         if len(card.share_key) != 32 or len(card.mask_key) != 32 or len(metrics) > MAX_METRICS:

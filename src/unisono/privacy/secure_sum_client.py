@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from cryptography.exceptions import InvalidTag
@@ -47,6 +48,7 @@ class ClientSum:
         identity: signs, and knows the other clients.
         template: hash of the names and shapes of its vector.
         metrics: names of its metrics.
+        groups: names of the groups that it has something to send for.
         vector: given the names of all clients' metrics, returns the vector; asked once, and forgotten then.
         min_cohort: fewest clients that its owner wants in a sum.
     """
@@ -58,6 +60,7 @@ class ClientSum:
         identity: Identity,
         template: str,
         metrics: Sequence[str],
+        groups: Sequence[str],
         vector: Callable[[tuple[str, ...]], list[Words]],
         min_cohort: int = MIN_COHORT,
     ) -> None:
@@ -66,6 +69,7 @@ class ClientSum:
         self._terms = terms
         self._identity = identity
         self._fewest = max(terms.threshold, min_cohort, MIN_COHORT)
+        self._fewest_senders = max(min_cohort, MIN_COHORT)
         self._vector: Callable[[tuple[str, ...]], list[Words]] | None = vector
         self._share_key, self._mask_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         card = Card(
@@ -74,6 +78,7 @@ class ClientSum:
             self._mask_key.public_key().public_bytes_raw(),
             template,
             tuple(sorted(metrics)[:MAX_METRICS]),
+            tuple(sorted(groups)),
         )
         self.card = Card(**{**card.__dict__, "signature": identity.sign(card.body(terms.digest))})
         self._step = 1
@@ -97,6 +102,7 @@ class ClientSum:
         if known[self._id] != self.card:
             raise SumRefusedError("the server changed this client's card")
         self._cards = known
+        self._check_senders(list(known))
         self._sid = sum_id(self._terms, cards)
         points = {client: client + 1 for client in known}
         seeds = split(self._seed, self._terms.threshold, points.values())
@@ -117,6 +123,7 @@ class ClientSum:
         """
         self._enter("masked")
         self._check_members(members, list(self._cards), len(members))
+        self._check_senders(members)
         self._members = sorted(members)
         unreadable = []
         for other in self._members:
@@ -144,6 +151,7 @@ class ClientSum:
         """Return this client's signature on the list of clients whose vector has arrived."""
         self._enter("alive")
         self._check_members(survivors, self._members, len(survivors))
+        self._check_senders(survivors)
         self._survivors = sorted(survivors)
         return self._identity.sign(alive_body(self._sid, self._survivors))
 
@@ -182,6 +190,17 @@ class ClientSum:
         if number < self._fewest:
             self._step = len(STEPS) - 1
             raise SumRefusedError(f"{number} clients are left, and this masked sum needs {self._fewest}")
+
+    def _check_senders(self, members: Sequence[int]) -> None:
+        """Refuse a sum in which a group comes from few clients, because the others add zeros to it."""
+        senders = Counter(group for client in members for group in self._cards[client].groups)
+        for group, number in sorted(senders.items()):
+            if number < self._fewest_senders:
+                self._step = len(STEPS) - 1
+                raise SumRefusedError(
+                    f"{number} clients have something to send for group {group!r}, and a masked sum hides no fewer than "
+                    f"{self._fewest_senders}"
+                )
 
     def _box(self, sender: int, receiver: int) -> AESGCM:
         other = receiver if sender == self._id else sender

@@ -16,7 +16,9 @@ INTRODUCTION = """# Claims
 
 This page lists the empirical claims of the four papers and our own about CF-CL, the study that tests each, and the verdict.
 The command `python scripts/claims.py page` writes it from `src/unisono/studies/papers/` (the claims) and `docs/results/` (our
-numbers). Every claim is judged at one scale:
+numbers). A page per paper reads the results: [Orchestra](findings/orchestra.md),
+[user verification](findings/user-verification.md), [FedMCC](findings/fedmcc.md), [CF-CL](findings/cfcl.md).
+Every claim is judged at one scale:
 
 | scale | meaning |
 |---|---|

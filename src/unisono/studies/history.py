@@ -89,6 +89,12 @@ def parse_time_to_target(name: str) -> TimeToTarget | None:
     return TimeToTarget(axis, match["metric"], value / 100 if share else value, share is not None)
 
 
+def is_relative(metric: str) -> bool:
+    """Return whether the metric, such as ``steps to 50% of linear``, depends on the other runs of a study."""
+    wanted = parse_time_to_target(metric)
+    return wanted is not None and wanted.relative
+
+
 def parse_value_at(name: str) -> ValueAt | None:
     """Return the parts of ``linear at delay 50``; None for any other metric."""
     match = _VALUE_AT.fullmatch(name)
