@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,dp,onnx,hub,series,tune,track,docs,flower
+EXTRAS := dev,dp,dicom,onnx,hub,series,tune,track,docs,flower
 
 .PHONY: demo test bench faults chaos fuzz soak lint docs clean
 

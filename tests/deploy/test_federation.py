@@ -24,9 +24,9 @@ from unisono.config import resolve
 from unisono.core.method import RunInfo
 from unisono.data.datasets import DataConfig
 from unisono.deploy.certificates import make_node_key
+from unisono.deploy.condition import connect, node_table
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
 from unisono.deploy.negotiation import load_client_data
-from unisono.deploy.runs import connect, node_table
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
 from unisono.engines.flower.control import key_bytes
 from unisono.engines.shards import WorkerSetup
