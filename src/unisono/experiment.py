@@ -22,13 +22,14 @@ from unisono.data.views import make_views
 from unisono.engines.devices import resolve_devices
 from unisono.engines.shards import WorkerSetup
 from unisono.evaluation.config import check_probes
-from unisono.evaluation.probes import ProbeData
+from unisono.evaluation.probe_data import ProbeData
 from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.declared import check_consent
 from unisono.federation.postprocess import Postprocessor
 from unisono.models.backbones import AUTO, ModelConfig
 from unisono.models.half_precision import has_bf16
 from unisono.models.nets import build_seeded, state_view
+from unisono.models.pretrained import load_pretrained
 from unisono.runs.evaluation import Evaluator
 from unisono.runs.trackers import check_trackers
 
@@ -110,6 +111,8 @@ class Experiment:
         seen = labels if method.needs_labels else None
         clients = FederatedDataset(samples, partition.indices, seen, dataset.num_clustered_rows)
         choices = [] if config.model.backbone == asked.model.backbone else [_backbone_note(method, on_gpu)]
+        if config.model.pretrained is not None and "encoder" in (networks := build_seeded(method.build_networks, 0)):
+            choices.append(load_pretrained(networks["encoder"], config.model.pretrained))
         if config.training.precision != asked.training.precision:
             choices.append(f"training.precision = 'auto' is {config.training.precision!r} on this processor")
         return Experiment(config, dataset, partition, labels, method, clients, tuple(choices))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ class LoadedRun:
         confidence, index = scores.max(dim=1)
         return index.numpy(), confidence.numpy()
 
+    def clustered(self, source: Source, num_clusters: int | None = None, *, on_error: OnError | None = None) -> Embedded:
+        """Return samples with names and, as their features, probabilities of all clusters, shape (num_samples, num_clusters).
+
+        Args:
+            source: samples, an image, a folder of images or a file of arrays.
+            num_clusters: as for ``cluster``.
+            on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
+        """
+        model = self._cluster_model(num_clusters)
+        return self._outputs(source, lambda batch: embed(model, batch).softmax(dim=1), on_error)
+
     def neighbors(
         self, queries: Source, among: Source | None = None, top: int = 10, *, on_error: OnError | None = None
     ) -> Neighbors:
@@ -128,10 +140,13 @@ class LoadedRun:
             source: samples, an image, a folder of images or an .npz file; the run's own data where None.
             on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
         """
+        encoder = self.encoder
+        return self._outputs(source, lambda batch: embed(encoder, batch), on_error)
+
+    def _outputs(self, source: Source | None, embed: Callable[[Tensor], Tensor], on_error: OnError | None) -> Embedded:
         shape, data = self.method.info.input_shape, self.config.data
         samples = own_data(self.config, shape) if source is None else gather(source, shape, data.squeeze)
-        encoder = self.encoder
-        return embed_all(samples, lambda batch: embed(encoder, batch), on_error or data.on_error)
+        return embed_all(samples, embed, on_error or data.on_error)
 
     def save_model(self) -> None:
         """Write ``model/``: weights, what they need to be used, and a model card."""

@@ -22,7 +22,7 @@ from unisono.data.views import make_views
 from unisono.engines.devices import num_cores, threads
 from unisono.evaluation.config import FRACTIONS, NEED_LABELS, chosen_probes
 from unisono.evaluation.features import embed
-from unisono.evaluation.probes import ProbeData
+from unisono.evaluation.probe_data import ProbeData
 from unisono.experiment import Experiment
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.cohort import CohortConfig
@@ -139,11 +139,12 @@ def _samples_evaluated(experiment: Experiment) -> float:
     """Return how many samples pass the encoder in one evaluation."""
     config, data = experiment.config.evaluation, experiment.dataset
     num_train, num_test = data.num_clustered, len(data.test_samples)
+    num_test = min(config.max_test_samples or num_test, num_test)
     probes = chosen_probes(config, data.labels is not None, experiment.method.overrides("cluster_model"), num_test > 0)
     learnt = min(config.max_train_samples or num_train, num_train)
     passed = float(num_test + (learnt if {*NEED_LABELS, "kmeans"} & {*probes} else 0))
     if "alignment" in probes:
-        passed += 2 * min(num_train, experiment.partition.num_clients * config.max_client_samples)
+        passed += 2 * min(learnt, experiment.partition.num_clients * config.max_client_samples)
     if "clusters" in probes:
         passed += 2 * num_test  # those of the round before too
     for name, fraction in FRACTIONS.items():

@@ -18,7 +18,7 @@ from unisono.core.payload import Payload
 from unisono.engines.devices import resolve_devices
 from unisono.engines.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from unisono.engines.shards import ShardRunner, ShardTask, WorkerSetup
-from unisono.evaluation.probes import ProbeData
+from unisono.evaluation.probe_data import ProbeData
 from unisono.experiment import Experiment
 from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask

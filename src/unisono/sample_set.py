@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from unisono.config import Config
+from unisono.core.client_data import as_bytes
 from unisono.core.errors import UserError
 from unisono.data.datasets import load_dataset
-from unisono.data.sources.images import SUFFIXES, list_images, read_images, read_readable
-from unisono.data.sources.npz import read_npz
+from unisono.data.sources.images import SUFFIXES, list_images, read_readable, read_thumbnails
+from unisono.data.sources.locate import reading
+from unisono.data.sources.npz import read_arrays
 from unisono.data.value_range import as_samples
 
 BATCH_SIZE = 4096
@@ -85,12 +86,12 @@ class SampleSet:
     def thumbnails(self, rows: Sequence[int]) -> Tensor:
         """Return samples as a page shows them: uint8 images in colour, or series."""
         if self.files is not None:
-            return read_images([self.files[row] for row in rows], 3, (THUMBNAIL, THUMBNAIL), self.squeeze)
+            return read_thumbnails([self.files[row] for row in rows], THUMBNAIL, self.squeeze)
         assert self.values is not None
         values = self.values[list(rows)]
         if values.ndim != 4:
             return values
-        bytes_ = values if values.dtype == torch.uint8 else (values * 255).round().to(torch.uint8)
+        bytes_ = as_bytes(values)
         return bytes_.expand(-1, 3, -1, -1) if bytes_.shape[1] == 1 else bytes_
 
     def equal_rows(self) -> list[list[int]]:
@@ -139,9 +140,8 @@ def own_data(config: Config, input_shape: tuple[int, ...]) -> SampleSet:
 
 
 def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool) -> SampleSet:
-    if path.suffix == ".npz" and path.is_file():
-        with path.open("rb") as content:
-            data = read_npz(content, path, path.stem)
+    if path.is_file() and (path.suffix == ".npz" or (path.suffix == ".npy" and _holds_samples(path, input_shape))):
+        data = read_arrays(path)
         owners = None if data.owners is None else [data.owner_names[owner] for owner in data.owners.tolist()]
         found = _of_values(as_samples(data.samples, input_shape), str(path), input_shape, owners)
         return replace(found, keys=tuple(f"{path.resolve()}#{row}" for row in range(len(found))))
@@ -156,6 +156,12 @@ def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool) -> SampleS
     return SampleSet(tuple(map(str, files)), folders, keys, input_shape, squeeze, files=tuple(files))
 
 
+def _holds_samples(path: Path, input_shape: tuple[int, ...]) -> bool:
+    """Return whether an .npy file holds many samples, not one image."""
+    with reading(path):
+        return bool(np.load(path, mmap_mode="r", allow_pickle=False).ndim > len(input_shape))
+
+
 def _of_values(values: Tensor, name: str, input_shape: tuple[int, ...], folders: Sequence[str] | None = None) -> SampleSet:
     names = tuple(f"{name}#{row}" for row in range(len(values)))
     empty = ("",) * len(values)
@@ -163,7 +169,7 @@ def _of_values(values: Tensor, name: str, input_shape: tuple[int, ...], folders:
 
 
 def _image_shape(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    if len(input_shape) != 3 or input_shape[0] not in (1, 3):
-        raise UserError(f"Images need an input shape of 1 or 3 channels, height and width, got {input_shape}.")
+    if len(input_shape) != 3:
+        raise UserError(f"Images need an input shape of channels, height and width, got {input_shape}.")
     channels, height, width = input_shape
     return channels, height, width

@@ -54,6 +54,7 @@ def test_clusters_of_files_folders_and_arrays(unisono: Command, pixels: np.ndarr
     with Path("out/clusters.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [int(row["cluster"]) for row in table] == clusters.tolist()
+    assert "There is no file or folder nowhere" in unisono("cluster", "runs/clusters", "nowhere").sentence
 
 
 def test_a_method_without_clusters_gets_those_of_its_gallery(unisono: Command, demo: Path, pixels: np.ndarray) -> None:
@@ -77,4 +78,3 @@ def test_mistakes_are_explained(unisono: Command, demo: Path, pixels: np.ndarray
     shutil.copytree(demo, without, ignore=shutil.ignore_patterns("report"))
     assert "kept no features to find some" in unisono("cluster", without, "samples.npz").sentence
     assert "--output must end in .csv" in unisono("cluster", demo, "samples.npz", "--output", "a.npz").sentence
-    assert "There is no file or folder nowhere" in unisono("cluster", demo, "nowhere").sentence

@@ -69,7 +69,8 @@ def test_a_series_is_described_as_it_is():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"samples": IMAGES.float()}, "uint8 images"),
+        ({"samples": IMAGES.int()}, "uint8, uint16 or float32"),
+        ({"samples": IMAGES.float(), "test_samples": IMAGES[:0].float()}, r"must lie in \[0, 1\]"),
         ({"samples": IMAGES[:0], "labels": None, "owners": None}, "no training samples"),
         ({"test_samples": IMAGES[:8, :1]}, "must be alike"),
         ({"labels": LABELS[:5]}, r"labels .* must be int64 of shape \(20,\)"),
@@ -225,7 +226,7 @@ def test_samples_for_probes_need_labels_and_a_fraction_that_is_one_sample():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"channels": 2}, "data.channels must be 1 or 3"),
+        ({"channels": 0}, "data.channels must be greater than or equal to 1"),
         ({"limit": 0}, "data.limit must be greater than 0"),
         ({"test_fraction": 1.0}, "data.test_fraction must be less than 1"),
         ({"layout": "client"}, "data.layout"),

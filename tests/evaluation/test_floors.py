@@ -27,7 +27,8 @@ from unisono.evaluation.floors import (
 )
 from unisono.evaluation.label_probes import class_balanced
 from unisono.evaluation.linear import linear_probe
-from unisono.evaluation.probes import ProbeData, run_probes
+from unisono.evaluation.probe_data import ProbeData
+from unisono.evaluation.probes import run_probes
 
 
 @pytest.fixture(autouse=True)

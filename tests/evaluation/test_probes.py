@@ -19,7 +19,8 @@ from unisono.evaluation.finetune import FineTuning
 from unisono.evaluation.knn import knn_probe
 from unisono.evaluation.label_probes import class_balanced
 from unisono.evaluation.linear import linear_probe
-from unisono.evaluation.probes import ProbeData, run_probes
+from unisono.evaluation.probe_data import ProbeData
+from unisono.evaluation.probes import run_probes
 
 UNLABELLED = {"view-agreement", "effective-rank", "mean-cosine", "cluster-agreement"}
 """Numbers of the probe of this name, for a method with clusters and without sites."""
@@ -372,3 +373,38 @@ def test_kmeans_without_labels(data):
     no_test = ProbeData(data.train_samples, None, data.test_samples[:0], None)
     numbers = run_probes(config(probes=["kmeans"], kmeans_clusters=4), Counting(), None, no_test, Context(0), None)
     assert 0 < numbers["kmeans-balance"] <= 1
+
+
+@pytest.mark.parametrize("name", ["linear", "knn", "kmeans", "clusters"])
+def test_probes_are_capped_and_all_samples_are_one_option(name: ProbeName) -> None:
+    data = ProbeData(*series(500, 0), *series(400, 1))
+    seen = {}
+    for train, test in ((40, 30), (0, 0)):
+        encoder = Counting()
+        table = config(probes=[name], max_train_samples=train, max_test_samples=test)
+        numbers = run_probes(table, encoder, Counting() if name == "clusters" else None, data, Context(0), None)
+        assert all(0 <= value <= 1 for key, value in numbers.items() if "accuracy" in key)
+        seen[train] = encoder.num_seen
+    assert seen == ({40: 30, 0: 400} if name == "clusters" else {40: 70, 0: 900})
+
+
+def test_many_clients_are_drawn_for_the_alignment() -> None:
+    data = without_labels(ProbeData(*series(900, 0), *series(10, 1)))
+    clients = list(torch.arange(900).split(9))
+    few, same, all_of_them = (
+        run_probes(
+            config(probes=["alignment"], max_train_samples=most), encoder, None, data, Context(0), views, client_indices=clients
+        )
+        for most, encoder in ((90, Counting()), (90, Counting()), (0, Counting()))
+    )
+    assert few == same
+    assert few["align"] == pytest.approx(all_of_them["align"], abs=0.02)
+    encoder = Counting()
+    run_probes(
+        config(probes=["alignment"], max_train_samples=90), encoder, None, data, Context(0), views, client_indices=clients
+    )
+    assert encoder.num_seen == 180
+
+
+def test_the_usual_caps() -> None:
+    assert (config().max_train_samples, config().max_test_samples) == (20_000, 10_000)

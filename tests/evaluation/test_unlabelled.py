@@ -13,7 +13,8 @@ from unisono.core.client_data import as_float
 from unisono.core.context import Context
 from unisono.evaluation.config import EvaluationConfig
 from unisono.evaluation.floors import PCA, PIXELS, UNTRAINED
-from unisono.evaluation.probes import ProbeData, run_probes
+from unisono.evaluation.probe_data import ProbeData
+from unisono.evaluation.probes import run_probes
 from unisono.evaluation.truth import tell
 from unisono.evaluation.unlabelled import effective_rank, kappa, mean_cosine, own_site_share, view_agreement
 

@@ -18,7 +18,7 @@ import pytest
 from unisono.config import resolve
 from unisono.core.config import parse_overrides
 from unisono.recipes import build_tree, list_recipes, load_recipe
-from unisono.studies.grid import NO_REPORT, Cell, make_cells
+from unisono.studies.grid import ALL_SAMPLES, NO_REPORT, Cell, make_cells
 from unisono.studies.runner import comparable
 from unisono.studies.study import list_studies, read_study, scales_of
 
@@ -111,7 +111,7 @@ class Resolved:
     @property
     def assigned(self) -> set[str]:
         """The options that the study sets here."""
-        tree = parse_overrides(text for text in self.cell.assignments if text != NO_REPORT)
+        tree = parse_overrides(text for text in self.cell.assignments if text not in (NO_REPORT, *ALL_SAMPLES))
         return {f"{table}.{key}" for table, values in tree.items() for key in values}
 
 

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from unisono.cli import options
-from unisono.cli.samples import read_samples
+from unisono.cli.samples import chosen_on_error, note_unreadable
 from unisono.cli.tables import make_console, make_table
+from unisono.cli.work_progress import shown_progress
 
 Row = tuple[str, int, float]
 """Name, cluster and confidence of a sample."""
@@ -44,10 +45,13 @@ def cluster(
         raise UserError(f"--output must end in .csv, got {output}.")
     loaded = load(run)
     rows: list[Row] = []
-    for file in files:
-        names, samples = read_samples(loaded, file, on_error)
-        found, confidences = loaded.cluster(samples, num_clusters=clusters)
-        rows += zip(names, found.tolist(), confidences.tolist(), strict=True)
+    chosen = chosen_on_error(on_error)
+    with shown_progress():
+        parts = [loaded.clustered(file, clusters, on_error=chosen) for file in files]
+    note_unreadable([problem for part in parts for problem in part.problems])
+    for part in parts:
+        confidences, found = part.features.max(dim=1)
+        rows += zip(part.samples.names, found.tolist(), confidences.tolist(), strict=True)
     if output is not None:
         write_atomically(output, _csv(rows).encode())
     if json:

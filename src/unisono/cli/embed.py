@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unisono.cli import options
-from unisono.cli.samples import read_samples
+from unisono.cli.samples import chosen_on_error, note_unreadable
 from unisono.cli.tables import make_console
+from unisono.cli.work_progress import shown_progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +44,12 @@ def embed(
     if output.suffix not in SUFFIXES:
         raise UserError(f"--output must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {output}.")
     loaded = load(run)
-    parts = [read_samples(loaded, file, on_error) for file in files]
-    names = [name for found, _ in parts for name in found]
-    features = np.concatenate([loaded.embed(samples) for _, samples in parts])
+    chosen = chosen_on_error(on_error)
+    with shown_progress():
+        parts = [loaded.embedded(file, on_error=chosen) for file in files]
+    note_unreadable([problem for part in parts for problem in part.problems])
+    names = [name for part in parts for name in part.samples.names]
+    features = np.concatenate([part.features.numpy() for part in parts])
     {".npz": _write_npz, ".npy": _write_npy, ".parquet": _write_parquet}[output.suffix](output, names, features)
     make_console().print(f"{len(names):,} rows of {features.shape[1]} features in {output}", soft_wrap=True)
 

@@ -7,14 +7,20 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from unisono.core.mapped import note_read
+
+LARGEST = {torch.uint8: 255, torch.uint16: 65535}
+"""Largest value of images by their type; floats lie in [0, 1]."""
+
 
 @dataclass(frozen=True)
 class ClientData:
     """One client's part of a data set.
 
     Args:
-        samples: all samples of the data set (shared between clients of a simulation, never copied): uint8 images of shape
-            (num_samples, channels, height, width) or float series of shape (num_samples, channels, length).
+        samples: all samples of the data set (shared between clients of a simulation, never copied): images of shape
+            (num_samples, channels, height, width), uint8, uint16 or floats in [0, 1], or float series of shape (num_samples,
+            channels, length).
         indices: the rows that belong to this client, shape (len(self),).
         labels: this client's visible labels, shape (len(self),), -1 where hidden; None where the method may see none.
         device: where batches go.
@@ -58,7 +64,9 @@ class ClientData:
         Args:
             positions: numbers below len(self), shape (batch,).
         """
-        return as_float(self.samples[self.indices[positions]].to(self.device, non_blocking=True))
+        batch = as_float(self.samples[self.indices[positions]].to(self.device, non_blocking=True))
+        note_read(self.samples, len(positions))
+        return batch
 
     def label_batch(self, positions: Tensor) -> Tensor:
         """Return the visible labels at these positions, shape (batch,), -1 where hidden."""
@@ -68,5 +76,16 @@ class ClientData:
 
 
 def as_float(samples: Tensor) -> Tensor:
-    """Return uint8 images scaled to [0, 1]; floats as they are."""
-    return samples.float().div_(255) if samples.dtype == torch.uint8 else samples.float()
+    """Return images of 8 or 16 bits scaled to [0, 1]; floats as they are."""
+    if samples.is_floating_point():
+        return samples.float()
+    return samples.float().div_(LARGEST[samples.dtype])
+
+
+def as_bytes(samples: Tensor) -> Tensor:
+    """Return images for people to look at, uint8 in one or three channels; the brightest of deeper ones becomes 255."""
+    images = samples if samples.shape[1] in (1, 3) else samples[:, :1]
+    if images.dtype == torch.uint8 or not images.numel():
+        return images.to(torch.uint8)
+    shares = as_float(images)
+    return (shares * (255 / shares.max().clamp(min=1e-6))).round_().clamp_(0, 255).to(torch.uint8)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unisono.core.config import Section
 from unisono.core.errors import UserError
+from unisono.core.mapped import some_chunks
 from unisono.core.registry import Registry
 from unisono.data.sources.convert import resize, with_channels
 from unisono.data.sources.select import balanced_subset, hold_out, strata
@@ -26,8 +27,8 @@ class Dataset:
 
     Args:
         name: the name it was loaded by.
-        samples: training samples, uint8 images of shape (num_samples, channels, height, width) or float32 series of shape
-            (num_samples, channels, length).
+        samples: training samples, images of shape (num_samples, channels, height, width), uint8, uint16 or float32 in [0, 1],
+            or float32 series of shape (num_samples, channels, length).
         labels: int64 of shape (num_samples,), positions in ``class_names``, -1 where a sample's label is unknown; None without
             labels. They serve evaluation and simulated partitions.
         test_samples: like ``samples``; may have length 0.
@@ -119,14 +120,19 @@ class Dataset:
         return channel_statistics(self.samples)
 
     def _check_samples(self, part: str, samples: Tensor) -> None:
-        kinds = {(torch.uint8, 4), (torch.float32, 3)}
+        kinds = {(torch.uint8, 4), (torch.uint16, 4), (torch.float32, 4), (torch.float32, 3)}
         if (samples.dtype, samples.ndim) not in kinds or 0 in samples.shape[1:]:
             raise UserError(
-                f"{part} of the data set {self.name} must be uint8 images (num, channels, height, width) or float32 series "
-                f"(num, channels, length), got {samples.dtype} of shape {tuple(samples.shape)}."
+                f"{part} of the data set {self.name} must be images (num, channels, height, width) of uint8, uint16 or "
+                f"float32, or float32 series (num, channels, length), got {samples.dtype} of shape {tuple(samples.shape)}."
             )
-        if samples.dtype == torch.float32 and not all(chunk.isfinite().all() for chunk in samples.split(4096)):
+        if samples.dtype == torch.float32 and not all(chunk.isfinite().all() for chunk in some_chunks(samples, 4096)):
             raise UserError(f"{part} of the data set {self.name} hold values that are not finite; fill or drop them first.")
+        if samples.dtype == torch.float32 and samples.ndim == 4 and len(samples):
+            ends = [torch.aminmax(chunk) for chunk in some_chunks(samples, 4096)]
+            low, high = min(float(end.min) for end in ends), max(float(end.max) for end in ends)
+            if low < 0 or high > 1:
+                raise UserError(f"Images of floats of the data set {self.name} must lie in [0, 1], got {low:g} to {high:g}.")
 
     def _check_numbers(self, part: str, numbers: Tensor | None, length: int, low: int, high: int) -> None:
         if numbers is None:
@@ -152,7 +158,14 @@ class DataConfig(Section):
     )
     image_size: int | None = Field(None, gt=0, description="centre-crop images to a square and resize it to this edge")
     squeeze: bool = Field(False, description="resize to image_size without the crop, so that nothing is cut away")
-    channels: Literal[1, 3] | None = Field(None, description="turn images grey (1) or RGB (3); folder: RGB unless said")
+    channels: int | None = Field(
+        None,
+        ge=1,
+        description="turn images grey (1) or RGB (3), or say how many they have; folder: RGB for 8 bits, else as they are",
+    )
+    depth: Literal[8, 16] | None = Field(
+        None, description="folder: bits per value that images are kept with; unset: those of the deepest, floats as floats"
+    )
     limit: int | None = Field(
         None,
         gt=0,
@@ -175,6 +188,9 @@ class DataConfig(Section):
     )
     layout: Literal["clients", "classes", "clients/classes", "flat"] = Field(
         "clients", description="folder: what the levels of subfolders stand for"
+    )
+    memory_share: float = Field(
+        0.25, ge=0, description="folder: images that would fill more of the memory than this share are kept in a file on disk"
     )
     on_error: Literal["stop", "skip"] = Field(
         "stop", description="folder: end with a list of all images that cannot be read, or leave them out"

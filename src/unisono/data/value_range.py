@@ -31,17 +31,17 @@ def as_samples(values: Tensor | NDArray[Any], input_shape: tuple[int, ...]) -> T
         raise UserError(f"samples must have shape (any, {', '.join(map(str, input_shape))}), got {tuple(array.shape)}.")
     if array.dtype.kind not in "uifb":
         raise UserError(f"samples must be numbers, got {array.dtype}.")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise UserError(f"samples must be finite, got {_count_bad(array)} values that are NaN or infinite; replace them first.")
+    _check_finite(array)
     if len(input_shape) != 3:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
     if array.dtype != np.uint8:
-        array = _as_shares(array)
+        array = as_shares(array)
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return images as floats in [0, 1]."""
+def as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
+    """Return images as floats in [0, 1]; raise a UserError where their range is unclear."""
+    _check_finite(images)
     low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
     found = f"got {images.dtype} from {low:g} to {high:g}"
     if images.dtype == np.uint16:
@@ -58,5 +58,7 @@ def _as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
     return images.astype(np.float32).clip(0, 1)
 
 
-def _count_bad(array: NDArray[Any]) -> int:
-    return int((~np.isfinite(array)).sum())
+def _check_finite(array: NDArray[Any]) -> None:
+    bad = int((~np.isfinite(array)).sum()) if array.dtype.kind == "f" else 0
+    if bad:
+        raise UserError(f"samples must be finite, got {bad} values that are NaN or infinite; replace them first.")

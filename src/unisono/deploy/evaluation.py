@@ -19,7 +19,7 @@ from unisono.data.views import make_views
 from unisono.engines.flower.engine import FlowerEngine
 from unisono.engines.flower.messages import RequestBuilder, read_values
 from unisono.evaluation.config import client_probes
-from unisono.evaluation.probes import ProbeData
+from unisono.evaluation.probe_data import ProbeData
 from unisono.federation.loop import RoundRecord, ServerState
 from unisono.runs.evaluation import NO_PROJECTOR, PREFIX, Evaluation, Evaluator
 

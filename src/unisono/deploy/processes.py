@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from unisono.core.errors import UserError
@@ -43,7 +44,7 @@ def run_server(directory: ServerDirectory) -> None:
     starter += ["--superexec-auth-secret-file", str(directory.secret)]
     starter += ["--insecure"] if config.insecure else ["--root-certificates", str(directory.certificate)]
     tasks = [Task("superlink", link, environment), Task("superexec", starter, environment, follows="superlink")]
-    supervise(directory.path, tasks, lambda: _admit(directory))
+    supervise(directory.path, tasks, lambda: _look_after_runs(directory))
 
 
 def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequence[str] | None = None) -> None:
@@ -92,6 +93,23 @@ def check_port_is_free(host: str, port: int, option: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UserError(f"Port {port} on {host} cannot be used ({error.strerror}): set another {option}.") from error
+
+
+def _look_after_runs(directory: ServerDirectory, seconds: float = 2.0) -> None:
+    """Admit the clients, and then continue runs that were interrupted, as long as this process runs."""
+    from unisono.deploy.runs import launch
+    from unisono.deploy.wanted import RunKeeper
+
+    _admit(directory)
+    with (directory.path / "logs" / "runs.log").open("a") as log:
+
+        def tell(sentence: str) -> None:
+            print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {sentence}", file=log, flush=True)
+
+        keeper = RunKeeper(directory, lambda path: launch(directory, path), tell)
+        while True:
+            keeper.look()
+            time.sleep(seconds)
 
 
 def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:

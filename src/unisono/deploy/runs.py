@@ -12,20 +12,16 @@ from typing import Any
 from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
-from unisono.deploy.directories import ServerDirectory
+from unisono.deploy.condition import connect
+from unisono.deploy.directories import PAUSED_FILE, WANTED_FILE, ServerDirectory, is_wanted
 from unisono.deploy.supervisor import supervisor_pid
-from unisono.engines.flower.control import Control, key_bytes
+from unisono.deploy.wanted import unwant, want
 from unisono.experiment import run_path
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
 TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}}
 """Defaults for a federation, which recipes override: clients may fail, and have ten minutes."""
-
-
-def connect(server: ServerDirectory) -> Control:
-    """Return a connection to the SuperLink of a server's directory."""
-    return Control(server.address, server.certificate, server.token)
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
@@ -56,6 +52,7 @@ def launch(server: ServerDirectory, path: Path) -> int:
     with connect(server) as control:
         number = control.start(server.app, {"directory": str(path.resolve())})
     directory.write_json("flower.json", {"run_id": number})
+    want(path)
     directory.write_json("status.json", {"status": "starting", "round": 0, "run_id": number})
     return number
 
@@ -68,7 +65,8 @@ def follow(
     Args:
         server: it runs on.
         path: the run directory.
-        run_id: Flower's number of the run; how an earlier one in the directory ended is of no concern.
+        run_id: Flower's number of the run; how an earlier one in the directory ended is of no concern. A run that the server
+            continues has a new number, which is followed too.
         on_round: told the metrics of a round.
         poll: seconds between two looks.
     """
@@ -79,11 +77,15 @@ def follow(
         for entry in rounds[seen:]:
             on_round(entry)
         seen = len(rounds)
+        if (path / "flower.json").is_file():
+            run_id = int(directory.read_json("flower.json")["run_id"])
         status = directory.read_json("status.json")
-        if _ended(status, run_id):
+        if _ended(status, run_id) and (status["status"] == "finished" or not is_wanted(path)):
             return status
         if time.monotonic() - looked > 10:
             looked = time.monotonic()
+            if is_wanted(path) and supervisor_pid(server.path) is not None:
+                continue  # the server itself sees to it
             with connect(server) as control:
                 word = control.status(run_id)
             if word.startswith(("finished", "unknown")) and not _ended(directory.read_json("status.json"), run_id):
@@ -106,12 +108,28 @@ def find_run(server: ServerDirectory, name: str) -> Path:
 
 def stop_run(server: ServerDirectory, path: Path) -> None:
     """Stop a run; it can be continued from its last checkpoint."""
+    unwant(path)
+    _interrupt(server, path, "stopped")
+
+
+def pause_runs(server: ServerDirectory) -> list[str]:
+    """Stop all runs until the server's file ``paused`` is gone, and return their names."""
+    (server.path / PAUSED_FILE).touch()
+    paths = [path.parent for path in sorted(server.runs.glob(f"*/{WANTED_FILE}"))]
+    paths = [path for path in paths if not RunDirectory.open(path).finished]
+    for path in paths:
+        _interrupt(server, path, "paused")
+    return [path.name for path in paths]
+
+
+def _interrupt(server: ServerDirectory, path: Path, reason: str) -> None:
     directory = RunDirectory.open(path)
     number = int(directory.read_json("flower.json")["run_id"])
-    with connect(server) as control:
-        control.stop(number)
+    if reason == "stopped" or supervisor_pid(server.path) is not None:
+        with connect(server) as control:
+            control.stop(number)
     rounds = directory.checkpoints().rounds()
-    status = {"status": "failed", "round": rounds[-1] if rounds else 0, "run_id": number, "reason": "stopped"}
+    status = {"status": "failed", "round": rounds[-1] if rounds else 0, "run_id": number, "reason": reason}
     directory.write_json("status.json", status)
 
 
@@ -133,29 +151,3 @@ def admit_members(server: ServerDirectory) -> bool:
     with connect(server) as control:
         control.admit_only(server.admitted_keys)
     return True
-
-
-def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
-    """Return every client of the federation, and whether Flower sees it."""
-    with connect(server) as control:
-        nodes = control.nodes()
-    if server.config.insecure:
-        return list(enumerate(nodes.values()))
-    found: dict[int, str] = {}
-    for line, client in server.admitted_keys.items():
-        word = nodes.get(key_bytes(line), "not admitted")
-        found[client] = word if word == "online" else found.get(client, word)
-    return sorted(found.items())
-
-
-def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:
-    """Return every run: name, status, rounds done, and why it failed."""
-    rows = []
-    for path in sorted(server.runs.glob("*")):
-        if (path / "status.json").is_file():
-            directory = RunDirectory.open(path)
-            status = directory.read_json("status.json")
-            if status["status"] in ("running", "waiting for clients") and not directory.in_use:
-                status = {**status, "status": "interrupted"}
-            rows.append((path.name, str(status["status"]), int(status.get("round", 0)), str(status.get("reason", ""))))
-    return rows

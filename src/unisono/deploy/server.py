@@ -22,7 +22,9 @@ from unisono.deploy.identity import KnownKeys
 from unisono.deploy.members import MEMBERS_FILE
 from unisono.deploy.negotiation import DataSpec, negotiate
 from unisono.deploy.refusal import retry_delay
+from unisono.deploy.wanted import unwanted_if_refused
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.lost import LossDetectingGrid
 from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
 from unisono.engines.flower.sums import threshold_of
@@ -92,7 +94,7 @@ def serve(grid: Any, path: Path, host: ServerInfo, run_id: int) -> None:
         print(sentence, flush=True)
 
     directory = RunDirectory.open(path)
-    execute(directory, deployed(grid, host, tell), run_id=run_id, lock_timeout=LOCK_SECONDS, on_note=tell)
+    execute(directory, deployed(LossDetectingGrid(grid), host, tell), run_id=run_id, lock_timeout=LOCK_SECONDS, on_note=tell)
 
 
 def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBackend:
@@ -106,6 +108,11 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
 
     @contextmanager
     def opened(config: Config, directory: RunDirectory) -> Iterator[Backend]:
+        with unwanted_if_refused(directory), connected(config, directory) as backend:
+            yield backend
+
+    @contextmanager
+    def connected(config: Config, directory: RunDirectory) -> Iterator[Backend]:
         def note(sentence: str) -> None:
             tell(sentence)
             directory.logs["notes"].append({"round": None, "note": sentence})

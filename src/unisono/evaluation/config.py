@@ -51,8 +51,11 @@ class EvaluationConfig(Section):
         ),
     )
     floors: bool = Field(True, description="Measure raw pixels, their PCA and untrained weights by the same probes.")
-    max_train_samples: int | None = Field(
-        None, ge=1, description="Most training samples that the probes with labels learn from, the same number of each class."
+    max_train_samples: int = Field(
+        20_000, ge=0, description="Most training samples that probes and floors learn from, balanced over classes; 0: all."
+    )
+    max_test_samples: int = Field(
+        10_000, ge=0, description="Most samples that probes and floors are tested on, drawn from the seed; 0: all."
     )
     kmeans_clusters: int | None = Field(
         None,

@@ -10,6 +10,15 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import as_float
 from unisono.core.errors import UserError
+from unisono.core.mapped import batches
+
+MOST_VALUES = 1 << 23
+"""Values of a batch, so that images of any size take a bounded amount of memory: 512 of three channels and 64 pixels fit."""
+
+
+def fitting_batch(samples: Tensor, batch_size: int) -> int:
+    """Return how many samples, at most batch_size, pass a network at a time."""
+    return max(1, min(batch_size, MOST_VALUES // max(1, samples[0].numel())))
 
 
 def embed(
@@ -18,21 +27,23 @@ def embed(
     device: torch.device | str = "cpu",
     batch_size: int = 512,
     on_batch: Callable[[int], None] | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """Return the features of every sample in eval mode, float32 on the CPU, shape (num_samples, feature_dim).
 
     Args:
         encoder: samples to features; moved to ``device``, its training flags are left as they were.
-        samples: uint8 images, shape (num_samples, channels, height, width), or float series, (num_samples, channels, length).
+        samples: images, shape (num_samples, channels, height, width), or float series, (num_samples, channels, length).
         device: where the encoder runs.
-        batch_size: samples per forward pass.
+        batch_size: samples per forward pass; fewer of large ones.
         on_batch: told after each batch how many samples it held, for a progress bar.
+        rows: positions of the samples to embed, never all of them in memory at once; None for all.
     """
-    if len(samples) == 0:
+    if len(samples if rows is None else rows) == 0:
         raise UserError("There are no samples to embed; give at least one.")
     features = []
     with evaluating(encoder.to(device)):
-        for batch in samples.split(batch_size):
+        for batch in batches(samples, fitting_batch(samples, batch_size), rows):
             with torch.inference_mode():
                 features.append(encoder(as_float(batch.to(device))).float().cpu())
             if on_batch is not None:
@@ -42,7 +53,11 @@ def embed(
 
 
 def assign(
-    cluster_model: nn.Module, samples: Tensor, device: torch.device | str = "cpu", batch_size: int = 512
+    cluster_model: nn.Module,
+    samples: Tensor,
+    device: torch.device | str = "cpu",
+    batch_size: int = 512,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, int]:
     """Return the cluster of every sample, shape (num_samples,), and the number of clusters.
 
@@ -51,8 +66,9 @@ def assign(
         samples: as for ``embed``.
         device: where the cluster_model runs.
         batch_size: samples per forward pass.
+        rows: as for ``embed``.
     """
-    scores = embed(cluster_model, samples, device, batch_size)
+    scores = embed(cluster_model, samples, device, batch_size, rows=rows)
     return scores.argmax(dim=1), scores.shape[1]
 
 

@@ -24,8 +24,10 @@ from torch import Tensor, nn
 
 from unisono.core.client_data import as_float
 from unisono.core.context import Context
+from unisono.core.mapped import batches, some_chunks
 from unisono.evaluation.config import FRACTIONS, EvaluationConfig, ProbeName, chosen_probes
-from unisono.evaluation.probes import ProbeData, Views, run_probes
+from unisono.evaluation.probe_data import ProbeData, Views
+from unisono.evaluation.probes import run_probes
 from unisono.evaluation.published import Augment
 
 Floors = dict[str, dict[str, float]]
@@ -50,6 +52,7 @@ MOST_VALUES = 4096
 """Values of a sample that a floor looks at; larger samples are averaged down to them."""
 NUM_COMPONENTS = 64
 MOST_FITTED = 10_000
+CHUNK = 512
 """Samples that the principal components are fitted to."""
 FORMAT = 1
 """Part of the key, so that floors measured in another way are measured again."""
@@ -86,7 +89,7 @@ class PrincipalComponents(nn.Module):
 
         self.pixels = Pixels()
         order = torch.randperm(len(samples), generator=Context(0).rng("floors"))[:MOST_FITTED]
-        values = self.pixels(as_float(samples[order.sort().values])).numpy()
+        values = torch.cat([self.pixels(as_float(batch)) for batch in batches(samples, CHUNK, order.sort().values)]).numpy()
         number = min(NUM_COMPONENTS, *values.shape)
         with threadpool_limits(1):
             fitted = decomposition.PCA(number, svd_solver="randomized", random_state=0).fit(values)
@@ -236,12 +239,12 @@ def cache_directory() -> Path:
 
 
 def _digest(config: EvaluationConfig, data: ProbeData) -> bytes:
-    """Return a hash of the probes and of all samples and labels."""
+    """Return a hash of the probes and of samples and labels."""
     found = hashlib.sha256(config.model_dump_json(exclude={"probe_every", "floors", "warm_start"}).encode())
-    for tensor in (data.train_samples, data.train_labels, *data.judged):
+    for tensor in (data.train_samples, data.train_labels, data.judged.samples, data.judged.labels):
         found.update(b"|none" if tensor is None else f"|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
-        if tensor is not None:
-            found.update(_bytes(tensor))
+        for chunk in () if tensor is None else some_chunks(tensor, CHUNK):
+            found.update(_bytes(chunk))
     return found.digest()
 
 

@@ -1,7 +1,7 @@
 """Probes of a run: the samples they use, and the numbers they give.
 
-Every probe looks at all test samples and at the state it is given, never at the best of several. Subsets and views are drawn
-from the run's seed alone, so that two rounds, or two runs of one seed, differ by their encoders and nothing else.
+Every probe looks at the state it is given, never at the best of several. Subsets of large data sets and views
+are drawn from the run's seed alone, so that two rounds, or two runs of one seed, differ by their encoders and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from unisono.core.client_data import as_float
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.evaluation.alignment import align, stability, uniformity
@@ -23,68 +22,9 @@ from unisono.evaluation.features import assign, embed
 from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.label_probes import LabelledSamples, LabelProbes, class_balanced
 from unisono.evaluation.linear import LinearClassifier
+from unisono.evaluation.probe_data import Judged, ProbeData, Views, view_outputs
 from unisono.evaluation.published import Augment
 from unisono.evaluation.unlabelled import CLUSTERS, MOST_SAMPLES, SeenSamples, unlabelled_numbers
-
-Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class ProbeData:
-    """Samples and labels that probes use.
-
-    Args:
-        train_samples: the federation's samples, as for ``embed``.
-        train_labels: shape (num_train,), -1 where hidden; None where there are none.
-        test_samples: held out, as for ``embed``; may be empty.
-        test_labels: shape (num_test,); None where there are none.
-        true_labels: of all training samples, hidden ones too, shape (num_train,), -1 where unknown; where nothing is held out,
-            clusters are judged by them.
-        finetune_samples: labelled samples that were kept out of training, for fine-tuning; None takes training samples.
-        finetune_labels: shape (num_finetune,).
-        sites: the owner of every training sample, where owners are real and not drawn, shape (num_train,).
-    """
-
-    train_samples: Tensor
-    train_labels: Tensor | None
-    test_samples: Tensor
-    test_labels: Tensor | None
-    true_labels: Tensor | None = None
-    finetune_samples: Tensor | None = None
-    finetune_labels: Tensor | None = None
-    sites: Tensor | None = None
-
-    @property
-    def has_labels(self) -> bool:
-        """True if probes with labels have all they need: visible ones to learn from, others to be tested on."""
-        if not self.held_out:
-            return self.judged[1] is not None
-        return self.train_labels is not None and self.test_labels is not None and bool((self.train_labels >= 0).any())
-
-    @property
-    def fine_tuning(self) -> tuple[Tensor, Tensor, float] | None:
-        """Samples and labels to fine-tune with, and how many times more samples there are with those trained on."""
-        if self.finetune_samples is None or self.finetune_labels is None:
-            return None
-        known = self.finetune_labels >= 0
-        times = (len(self.train_samples) + len(self.finetune_samples)) / len(self.finetune_samples)
-        return self.finetune_samples[known], self.finetune_labels[known], times
-
-    @property
-    def held_out(self) -> bool:
-        """True if there are test samples."""
-        return len(self.test_samples) > 0
-
-    @cached_property
-    def judged(self) -> tuple[Tensor, Tensor | None]:
-        """Samples that clusters are judged on, and labels: the test samples or, if there are none, the training samples."""
-        if self.held_out:
-            return self.test_samples, self.test_labels
-        labels = self.true_labels
-        if labels is None or not bool((labels >= 0).any()):
-            return self.train_samples, None
-        known = labels >= 0
-        return (self.train_samples, labels) if bool(known.all()) else (self.train_samples[known], labels[known])
 
 
 def run_probes(
@@ -142,16 +82,18 @@ def run_probes(
     label_rows = torch.empty(0, dtype=torch.long)
     if train_labels is not None and set(probes) & set(NEED_LABELS):
         visible = (train_labels >= 0).nonzero().flatten()
-        label_rows = visible[class_balanced(train_labels[visible], config.max_train_samples, seeded.rng("probe-train"))]
+        label_rows = visible[class_balanced(train_labels[visible], config.max_train_samples or None, seeded.rng("probe-train"))]
     kmeans_rows = _kmeans_rows(config, data, seeded) if "kmeans" in probes else torch.empty(0, dtype=torch.long)
     rows = torch.cat([label_rows, kmeans_rows, *client_rows]).unique()
-    features = _Features(encoder, data, rows, device, config.batch_size)
+    judged = data.judged.some(config.max_test_samples, seeded.rng("probe-judged"))
+    features = _Features(encoder, data, judged, rows, device, config.batch_size)
 
     numbers: dict[str, float] = {}
     if train_labels is not None and test_labels is not None:
         known = train_labels[label_rows]
         learnt_from = LabelledSamples(lambda: data.train_samples[label_rows], known, lambda: features.train(label_rows))
-        tested_on = LabelledSamples(lambda: data.test_samples, test_labels, lambda: features.judged)
+        labels = test_labels if judged.labels is None else judged.labels
+        tested_on = LabelledSamples(judged.read, labels, lambda: features.of_judged)
         probe = LabelProbes(config, encoder, features.of, learnt_from, tested_on, data.fine_tuning, crop_flip, device)
         for name in (name for name in probes if name in NEED_LABELS):
             numbers[name] = probe.accuracy(name, seeded.rng(f"probe-{name}"), layers)
@@ -173,27 +115,28 @@ class _Features:
 
     encoder: nn.Module
     data: ProbeData
+    judged: Judged
     rows: Tensor
     device: torch.device | str
     batch_size: int
 
-    def of(self, samples: Tensor) -> Tensor:
-        features = embed(self.encoder, samples, self.device, self.batch_size)
+    def of(self, samples: Tensor, rows: Tensor | None = None) -> Tensor:
+        features = embed(self.encoder, samples, self.device, self.batch_size, rows=rows)
         return _finite(features, "encoder's features")
 
     def projected(self, projector: nn.Module, features: Tensor) -> Tensor:
         return _finite(embed(projector, features, self.device, self.batch_size), "projector's outputs")
 
     @cached_property
-    def judged(self) -> Tensor:
-        samples, _ = self.data.judged
-        same = samples is self.data.train_samples and len(self.rows) == len(samples)
-        return self._train if same else self.of(samples)
+    def of_judged(self) -> Tensor:
+        samples, rows, _ = self.judged
+        same = samples is self.data.train_samples and rows is None and len(self.rows) == len(samples)
+        return self._train if same else self.of(samples, rows)
 
     @cached_property
     def _train(self) -> Tensor:
         samples = self.data.train_samples
-        return self.of(samples if len(self.rows) == len(samples) else samples[self.rows])
+        return self.of(samples, None if len(self.rows) == len(samples) else self.rows)
 
     def train(self, rows: Tensor) -> Tensor:
         return self._train[torch.searchsorted(self.rows, rows)]
@@ -213,14 +156,14 @@ def _clusters(
     ctx: Context,
 ) -> dict[str, float]:
     """Return all scores of the clusters that the available labels allow."""
-    samples, labels = features.data.judged
-    clusters, num_clusters = assign(cluster_model, samples, features.device, config.batch_size)
+    samples, rows, labels = features.judged
+    clusters, num_clusters = assign(cluster_model, samples, features.device, config.batch_size, rows)
     numbers = {
         "cluster-balance": cluster_balance(clusters, num_clusters),
-        "silhouette": silhouette(features.judged, clusters, ctx.rng("probe-silhouette")),
+        "silhouette": silhouette(features.of_judged, clusters, ctx.rng("probe-silhouette")),
     }
     if previous_cluster_model is not None:
-        before, _ = assign(previous_cluster_model, samples, features.device, config.batch_size)
+        before, _ = assign(previous_cluster_model, samples, features.device, config.batch_size, rows)
         numbers["stability"] = stability(before, clusters)
     if labels is not None:
         numbers["cluster-accuracy"] = clustering_accuracy(labels, clusters)
@@ -231,9 +174,9 @@ def _clusters(
 
 def _kmeans(config: EvaluationConfig, features: _Features, rows: Tensor, ctx: Context) -> dict[str, float]:
     """Return the same of k-means on the features of the training samples."""
-    labels = features.data.judged[1]
+    labels = features.judged.labels
     num_clusters = config.kmeans_clusters or len(_known(features.data).unique())
-    clusters = kmeans_clusters(features.train(rows), features.judged, num_clusters, ctx.rng("probe-kmeans"))
+    clusters = kmeans_clusters(features.train(rows), features.of_judged, num_clusters, ctx.rng("probe-kmeans"))
     numbers = {"kmeans-balance": cluster_balance(clusters, num_clusters)}
     if labels is not None:
         numbers["kmeans-accuracy"] = clustering_accuracy(labels, clusters)
@@ -254,19 +197,17 @@ def _unlabelled(
     data = features.data
     of_one = torch.zeros(len(data.train_samples), dtype=torch.long)
     rows = class_balanced(of_one if data.sites is None else data.sites, MOST_SAMPLES, ctx.rng("probe-unlabelled"))
-    samples = data.train_samples[rows]
-    pair = views(as_float(samples), ctx.rng("probe-unlabelled-views"))
-    clusters: tuple[Tensor, Tensor] | None = None
+    samples = data.train_samples
+    networks: list[Callable[[Tensor], Tensor]] = [features.of]
     if cluster_model is not None:
-        first, second = (assign(cluster_model, view, features.device, config.batch_size)[0] for view in pair)
-        clusters = first, second
+        networks.append(lambda view: assign(cluster_model, view, features.device, config.batch_size)[0])
+    of_views, *of_clusters = view_outputs(networks, views, samples, rows, ctx.rng("probe-unlabelled-views"))
     known = 0 if data.train_labels is None else len(_known(data).unique())
     seen = SeenSamples(
-        features.of(samples),
-        features.of(pair[0]),
-        features.of(pair[1]),
-        None if previous_encoder is None else embed(previous_encoder, samples, features.device, config.batch_size),
-        clusters,
+        features.of(samples, rows),
+        *of_views,
+        None if previous_encoder is None else embed(previous_encoder, samples, features.device, config.batch_size, rows=rows),
+        of_clusters[0] if of_clusters else None,
         config.kmeans_clusters or max(2, known or CLUSTERS),
         None if data.sites is None else data.sites[rows],
     )
@@ -275,14 +216,14 @@ def _unlabelled(
 
 def _known(data: ProbeData) -> Tensor:
     """Return all labels that may be seen."""
-    labels = torch.cat([part for part in (data.train_labels, data.judged[1]) if part is not None])
+    labels = torch.cat([part for part in (data.train_labels, data.judged.labels) if part is not None])
     return labels[labels >= 0]
 
 
 def _kmeans_rows(config: EvaluationConfig, data: ProbeData, ctx: Context) -> Tensor:
     """Return sorted training rows to cluster, at most ``max_train_samples``, drawn without a look at labels."""
     order = torch.randperm(len(data.train_samples), generator=ctx.rng("probe-kmeans-rows"))
-    return order[: config.max_train_samples].sort().values
+    return order[: config.max_train_samples or None].sort().values
 
 
 def _alignment(
@@ -297,8 +238,8 @@ def _alignment(
     generator = ctx.rng("probe-views")
     of_projector, of_encoder = [], []
     for rows in client_rows:
-        view, _ = views(as_float(features.data.train_samples[rows]), generator)
-        pair = features.train(rows), features.of(view)
+        of_first = view_outputs([features.of], views, features.data.train_samples, rows, generator, first_only=True)
+        pair = features.train(rows), of_first[0][0]
         of_encoder.append(_align_and_uniformity(pair, config))
         if projector is not None:
             pair = features.projected(projector, pair[0]), features.projected(projector, pair[1])
@@ -321,8 +262,16 @@ def _mean_score(clients: Sequence[tuple[float, float]], config: EvaluationConfig
 def _client_rows(
     config: EvaluationConfig, data: ProbeData, client_indices: Sequence[Tensor] | None, ctx: Context
 ) -> list[Tensor]:
-    """Return the training rows of each client that has any, at most ``max_client_samples`` of them."""
+    """Return the training rows of each client that has any, at most ``max_client_samples`` of them.
+
+    Where these are more than ``max_train_samples``, clients are drawn.
+    """
     clients = [torch.arange(len(data.train_samples))] if client_indices is None else client_indices
+    sizes = torch.tensor([min(len(rows), config.max_client_samples) for rows in clients])
+    if config.max_train_samples and sizes.sum() > config.max_train_samples:
+        order = torch.randperm(len(clients), generator=ctx.rng("probe-few-clients"))
+        before = sizes[order].cumsum(0) - sizes[order]
+        clients = [clients[client] for client in order[before < config.max_train_samples].sort().values.tolist()]
     generator = ctx.rng("probe-clients")
     return [
         rows[torch.randperm(len(rows), generator=generator)[: config.max_client_samples]].sort().values

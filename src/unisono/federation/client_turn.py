@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, MethodError, describe
+from unisono.core.mapped import Reference, is_mapped, referred
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Share, Update
 from unisono.core.wire import lay_out
@@ -88,10 +89,17 @@ class FederatedDataset:
         return ClientData(self.samples, rows, labels, device, self.num_clustered_rows)
 
     def share_memory(self) -> None:
-        """Move the tensors to shared memory, so that worker processes hold no copies."""
+        """Move the tensors to shared memory, so that worker processes hold no copies; samples in a mapped file are shared."""
         for tensor in (self.samples, self._rows, self.labels):
-            if tensor is not None:
+            if tensor is not None and not is_mapped(tensor):
                 tensor.share_memory_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"samples": referred(self.samples)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        samples = state["samples"]
+        self.__dict__ |= state | {"samples": samples.open() if isinstance(samples, Reference) else samples}
 
 
 def prepare_nets(method: Method, device: torch.device) -> nn.ModuleDict:

@@ -174,7 +174,7 @@ class DataExchange(LocalTraining[E]):
         seconds = upload_seconds(self.config.delay, _num_parameters(aggregate.means.values()))
         networks = pack_messages(aggregate.stacks.get("local_networks", []))
         ledger = ("ledger",) if self.schedule.pulls(ctx.round) else ()
-        server = _only(server, (*self.shared_networks, *ledger)).with_groups(**aggregate.means)
+        server = super().server_step(_only(server, (*self.shared_networks, *ledger)), aggregate, ctx)
         server = server.with_groups(networks=networks) if networks else server
         delay = float(server.scalars["delay_seconds"]) + seconds
         return server.with_scalars(steps=(ctx.round + 1) * self.schedule.steps, delay_seconds=delay)

@@ -22,13 +22,16 @@ from unisono.core.method import C, Method
 from unisono.core.payload import Aggregate, Payload, Reduce, Scalar, Share, Update
 from unisono.data.views import Views, ViewsConfig, make_views
 from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig, make_optimizer, train_locally
-from unisono.models.backbones import Backbone, ModelConfig, make_backbone
+from unisono.models.backbones import Backbone, ModelConfig, is_part, make_backbone
 from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
 from unisono.models.nets import build_seeded, get_state, load_state, update_ema
 from unisono.models.norms import batch_norm_learns
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
-from unisono.models.pretrained import load_pretrained
+from unisono.models.pretrained import TRUNK, load_pretrained
+
+ENCODERS = ("encoder", "target_encoder")
+"""Networks that start from ``model.pretrained`` and have frozen stages."""
 
 __all__ = ["Batch", "LocalTraining", "Loss", "LossTerms", "NetworkRoles", "Start"]
 
@@ -223,7 +226,7 @@ class LocalTraining(Method[C]):
     def init_server(self, ctx: Context) -> Payload:
         nets = build_seeded(self.build_networks, ctx.rng("weights").initial_seed())
         if self.model.pretrained is not None:
-            for name in {"encoder", "target_encoder"} & set(nets):
+            for name in set(ENCODERS) & set(nets):
                 load_pretrained(nets[name], self.model.pretrained)
         return Payload({name: get_state(nets[name]) for name in self._held})
 
@@ -323,7 +326,18 @@ class LocalTraining(Method[C]):
             update_ema(nets[target], nets[online], self.ema_decay(phase))
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
-        return server.with_groups(**aggregate.means)
+        return server.with_groups(**{name: self._with_frozen(name, server, mean) for name, mean in aggregate.means.items()})
+
+    def _with_frozen(self, group: str, server: Payload, mean: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return a mean with the server's own tensors of frozen stages, which rounding and noise would move."""
+        if not self.model.frozen_stages or group not in ENCODERS:
+            return mean
+        held = server.groups[group]
+        return {name: held[name] if is_part(name, self._frozen_parts) else tensor for name, tensor in mean.items()}
+
+    @cached_property
+    def _frozen_parts(self) -> tuple[str, ...]:
+        return tuple(f"{TRUNK}{name}" for name in build_seeded(self.backbone, 0).frozen)
 
     def encoder(self, server: Payload) -> nn.Module:
         encoder = self.build_networks()["encoder"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from unisono.core.config import Section
 from unisono.core.errors import UserError
 from unisono.core.registry import Registry
+from unisono.models.checkpoints import described
 from unisono.models.norms import Norm, NormOf, make_norm
 
 Builder = Callable[..., nn.Module]
@@ -54,7 +56,16 @@ class ModelConfig(Section):
         "stored size to it; unset: the stored size",
     )
     pretrained: str | None = Field(
-        None, min_length=1, description="start from this encoder: a finished run directory, or a .safetensors file of one"
+        None,
+        min_length=1,
+        description="start from this encoder: a finished run directory or a .safetensors file of one; a ResNet of torchvision "
+        "or timm (.pth, .safetensors); a Hugging Face folder of a ViT or DINO model; backbone auto then takes its architecture",
+    )
+    frozen_stages: int = Field(
+        0,
+        ge=0,
+        description="first stages that are not trained: 1 is the first layer, 2 also the first stage of a ResNet or layer of a "
+        "vit, and so on",
     )
     options: dict[str, int | float | str | bool | tuple[int, ...]] = Field(
         default_factory=dict,
@@ -82,6 +93,7 @@ class Backbone(nn.Module):
         std: likewise.
         spatial_dims: how many dimensions follow the channels of a sample: 2 for images, 1 for series.
         input_size: edge that images of another size are resized to, without a crop; None takes them as they are.
+        frozen_stages: first stages of the trunk that take no gradients and whose batch statistics stay.
     """
 
     mean: Tensor
@@ -95,6 +107,7 @@ class Backbone(nn.Module):
         std: tuple[float, ...],
         spatial_dims: int,
         input_size: int | None = None,
+        frozen_stages: int = 0,
     ) -> None:
         super().__init__()
         self.input_size = input_size
@@ -103,6 +116,18 @@ class Backbone(nn.Module):
         per_channel = (1, -1, *[1] * spatial_dims)
         self.register_buffer("mean", torch.tensor(mean).view(per_channel), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(per_channel), persistent=False)
+        self.frozen = _frozen_parts(trunk, frozen_stages)
+        for name, parameter in trunk.named_parameters():
+            if is_part(name, self.frozen):
+                parameter.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set the mode; frozen stages stay in eval mode, so that their batch statistics do."""
+        super().train(mode)
+        for name, part in self.trunk.named_modules() if self.frozen else ():
+            if is_part(name, self.frozen):
+                part.training = False
+        return self
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return the features of a batch, shape (batch, feature_dim).
@@ -127,6 +152,13 @@ def fitting_backbone(config: ModelConfig, input_shape: tuple[int, ...], on_gpu: 
     """
     if config.backbone != AUTO:
         return config
+    if config.pretrained is not None and len(input_shape) == 3:
+        path = Path(config.pretrained).expanduser()
+        side = config.input_size or max(input_shape[1:])
+        foreign = not path.is_dir() or (path / "config.json").exists()
+        asked = described(path, side, "stem" in config.model_fields_set) if foreign else None
+        if asked is not None:
+            return config.model_copy(update=asked)
     name = "resnet1d" if len(input_shape) == 2 else "resnet18" if on_gpu else "convnet"
     return config.model_copy(update={"backbone": name})
 
@@ -158,7 +190,23 @@ def make_backbone(
     trunk = _build(config, input_shape)
     known_dim = getattr(trunk, "feature_dim", None) if config.backbone in backbones else None
     feature_dim = known_dim if isinstance(known_dim, int) else _probe(trunk, config.backbone, input_shape)
-    return Backbone(trunk, feature_dim, mean, std, len(spatial), config.input_size)
+    return Backbone(trunk, feature_dim, mean, std, len(spatial), config.input_size, config.frozen_stages)
+
+
+def is_part(name: str, parts: tuple[str, ...]) -> bool:
+    """Return whether a tensor or module is one of these parts of a network or lies in one."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def _frozen_parts(trunk: nn.Module, number: int) -> tuple[str, ...]:
+    """Return the names of the parts of the first stages."""
+    if number == 0:
+        return ()
+    stages: list[tuple[str, ...]] = getattr(trunk, "stage_names", [])
+    if number >= len(stages):
+        most = f"at most {len(stages) - 1}, so that something is trained" if stages else "0: this backbone has no stages"
+        raise UserError(f"model.frozen_stages must be {most}, got {number}.")
+    return tuple(name for stage in stages[:number] for name in stage)
 
 
 def image_shape(input_shape: tuple[int, ...], config: ModelConfig) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from unisono.core.client_data import as_bytes
 from unisono.report.palette import LIGHT
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def sprite(samples: Tensor) -> Sprite:
     """Return all samples as one picture, row by row.
 
     Args:
-        samples: uint8 images, shape (num, channels, height, width), or float series, (num, channels, length).
+        samples: images, shape (num, channels, height, width), or float series, (num, channels, length).
     """
     return _of_images(samples) if samples.dim() == 4 else _of_series(samples)
 
@@ -64,7 +65,7 @@ def _of_images(samples: Tensor) -> Sprite:
 
 def _shrunk(samples: Tensor) -> Tensor:
     """Return grey or RGB images, no wider than the page has room for, uint8."""
-    images = samples if samples.shape[1] in (1, 3) else samples[:, :1]
+    images = as_bytes(samples)
     edge = min(LARGEST_EDGE, int(math.sqrt(MOST_PIXELS / len(images))))
     largest = max(images.shape[-2:])
     if largest <= edge:

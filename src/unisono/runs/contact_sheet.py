@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from unisono.core.client_data import as_bytes
 from unisono.core.context import Context
 from unisono.evaluation.clusters import cluster_sizes
 from unisono.evaluation.features import assign
@@ -33,7 +34,7 @@ def save_contact_sheets(directory: RunDirectory, cluster_model: nn.Module | None
     Args:
         directory: of the run.
         cluster_model: samples to cluster scores.
-        samples: uint8 images, shape (num_samples, channels, height, width), or series, shape (num_samples, channels, length).
+        samples: images, shape (num_samples, channels, height, width), or series, shape (num_samples, channels, length).
         seed: the run's, draws the images that are shown.
     """
     if cluster_model is None:
@@ -43,7 +44,7 @@ def save_contact_sheets(directory: RunDirectory, cluster_model: nn.Module | None
     sizes = cluster_sizes(clusters, num_clusters).tolist()
     lines = ["cluster,samples", *(f"{cluster},{size}" for cluster, size in enumerate(sizes))]
     write_atomically(directory.clusters / "sizes.csv", "\n".join([*lines, ""]).encode())
-    if samples.dim() != 4 or samples.shape[1] not in (1, 3):
+    if samples.dim() != 4:
         return
     sheets = contact_sheets(samples, clusters, num_clusters, Context(seed).rng("contact sheet"))
     for number, content in enumerate(sheets, start=1):
@@ -54,7 +55,7 @@ def contact_sheets(samples: Tensor, clusters: Tensor, num_clusters: int, generat
     """Return PNG files of up to 20 clusters each: number and size of a cluster, and up to 16 random members of it.
 
     Args:
-        samples: uint8 images, shape (num_samples, 1 or 3, height, width).
+        samples: images, shape (num_samples, channels, height, width).
         clusters: numbers below num_clusters, shape (num_samples,).
         num_clusters: how many there are; empty ones are shown as empty rows.
         generator: draws the members.
@@ -66,7 +67,7 @@ def contact_sheets(samples: Tensor, clusters: Tensor, num_clusters: int, generat
     for first in range(0, num_clusters, CLUSTERS_PER_SHEET):
         page = range(first, min(first + CLUSTERS_PER_SHEET, num_clusters))
         sheets.append(
-            _draw([(f"cluster {cluster}\n{sizes[cluster]:,} samples", samples[members[cluster]]) for cluster in page])
+            _draw([(f"cluster {cluster}\n{sizes[cluster]:,} samples", as_bytes(samples[members[cluster]])) for cluster in page])
         )
     return sheets
 

@@ -15,6 +15,7 @@ from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import DamagedFileError, JsonLines, explained, remove_tree, write_atomically
+from unisono.runs.locks import is_locked
 from unisono.runs.manifest import LASTING, MANIFEST_FILE, Manifest
 from unisono.runs.probe_layers import ProbeLayers
 
@@ -101,8 +102,11 @@ class RunDirectory:
 
     @property
     def config_tree(self) -> Tree:
-        """The resolved config as it was saved."""
-        return read_toml(self.path / "config.toml")
+        """The resolved config as it was saved; runs from before probes had caps look at all samples."""
+        tree = read_toml(self.path / "config.toml")
+        if "evaluation" in tree and "max_test_samples" not in tree["evaluation"]:
+            tree["evaluation"] = {"max_train_samples": 0, "max_test_samples": 0, **tree["evaluation"]}
+        return tree
 
     @property
     def model(self) -> Path:
@@ -154,14 +158,7 @@ class RunDirectory:
     @property
     def in_use(self) -> bool:
         """True while a process is working in this run."""
-        try:
-            with (self.path / ".lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return is_locked(self.path / ".lock")
 
     @property
     def finished(self) -> bool:

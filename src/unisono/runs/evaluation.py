@@ -17,7 +17,8 @@ from unisono.data.views import ViewsConfig, make_views
 from unisono.evaluation.config import EvaluationConfig, chosen_probes
 from unisono.evaluation.floors import Floors, measure_floors
 from unisono.evaluation.linear import LinearClassifier
-from unisono.evaluation.probes import ProbeData, run_probes
+from unisono.evaluation.probe_data import ProbeData
+from unisono.evaluation.probes import run_probes
 from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.probe_layers import ProbeLayers
@@ -91,6 +92,19 @@ class Evaluator:
         clusters = self._method.overrides("cluster_model")
         scored = "alignment" in chosen_probes(self._config, self._data.has_labels, clusters, self._data.held_out)
         return NO_PROJECTOR.format(self._method.name) if scored and self._method.projector(server) is None else ""
+
+    def cap_note(self) -> str:
+        """Return a sentence if probes look at a part of the samples; empty otherwise."""
+        judged, config = self._data.judged, self._config
+        num_judged = len(judged.samples if judged.rows is None else judged.rows)
+        counts = (
+            ("training samples", len(self._data.train_samples), config.max_train_samples, "max_train_samples"),
+            ("test samples", num_judged, config.max_test_samples, "max_test_samples"),
+        )
+        capped = [
+            f"{most:,} of {number:,} {what} (evaluation.{option})" for what, number, most, option in counts if 0 < most < number
+        ]
+        return f"Probes and floors look at {' and '.join(capped)}, drawn from the seed." if capped else ""
 
     def floors(self) -> Floors:
         """Return the scores of raw pixels, their principal components and untrained weights, by the same probes."""
@@ -168,7 +182,8 @@ class EvaluationCallback(Evaluation):
             self._store.save(state.round, self._layers)
         record.metrics.update({PREFIX + name: value for name, value in results.items()})
         note = "" if self._said else self._evaluator.space_note(state.server)
-        record.notes += [note] if note else []
+        caps = self._evaluator.cap_note() if state.round == self._num_rounds else ""
+        record.notes += [sentence for sentence in (note, caps) if sentence]
         self._said = True
         record.seconds["probe"] = time.perf_counter() - start
 

@@ -15,6 +15,8 @@ from unisono.studies.study import UNTRAINED, OverrideConfig, PartConfig, Setting
 
 NO_REPORT = "report.enabled=false"
 """Override for every cell: a study has its own report; one for every run would take longer than many of the runs."""
+ALL_SAMPLES = ("evaluation.max_train_samples=0", "evaluation.max_test_samples=0")
+"""Overrides for every cell: papers probe on all samples."""
 OTHER_RUN = re.compile(r"\{run of ([^{}]+)\}")
 
 
@@ -144,7 +146,7 @@ def _make(
     reference = next((part.recipe for part in reversed(parts) if part.recipe is not None), study.config.recipe)
     method = next((part.method for part in reversed(parts) if part.method is not None), None)
     path = cell_path(study, directory, name, setting.name, seed)
-    assignments = [NO_REPORT, *study.config.set, *(text for part in parts for text in part.set)]
+    assignments = [NO_REPORT, *ALL_SAMPLES, *study.config.set, *(text for part in parts for text in part.set)]
     for override in study.overrides:
         if _applies(override, study, variant.name, setting.name):
             assignments += override.set

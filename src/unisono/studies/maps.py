@@ -75,7 +75,8 @@ def _title(cell_result: CellResult, metric: str) -> str:
 def _points(cell: Cell, config: StudyConfig) -> tuple[Array, Array, tuple[str, ...]]:
     """Return the points of test samples, the number of each one's colour, and the names of the colours."""
     experiment = Experiment.prepare(cell.config())
-    samples, true_labels = experiment.probe_data().judged
+    judged = experiment.probe_data().judged
+    samples, true_labels = judged.read(), judged.labels
     server = experiment.initial_server() if cell.untrained else load(cell.path).server
     samples = samples[:MOST_POINTS]
     assignments = None

@@ -22,6 +22,8 @@ from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
 
 UNCOMPARED = ("format", "recipe", "engine", "report", "track")
+ALIKE = ("evaluation.max_train_samples", "evaluation.max_test_samples")
+"""Options that all cells have alike; results from before they existed stay valid."""
 """Tables that change no number of a run."""
 
 
@@ -176,4 +178,4 @@ def comparable(tree: Tree) -> dict[str, Any]:
         for key, value in values.items():
             if table != "run" or key == "seed":
                 found[f"{table}.{key}"] = value
-    return found
+    return {name: value for name, value in found.items() if name not in ALIKE}

@@ -96,7 +96,7 @@ def test_sizes_and_channels(tmp_path):
 def test_images_of_two_sizes_need_one_to_be_chosen(tmp_path):
     write(tmp_path, ["a/0.png"], size=(12, 20))
     write(tmp_path, ["a/1.png"], size=(8, 8))
-    with pytest.raises(UserError, match=r"8x8 pixels but .*20x12: set data\.image_size"):
+    with pytest.raises(UserError, match=r"8x8 pixels but .*20x12 pixels: set data\.image_size"):
         load(tmp_path, test_fraction=0.0)
     assert load(tmp_path, image_size=8).input_shape == (3, 8, 8)
 

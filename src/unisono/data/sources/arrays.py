@@ -13,9 +13,12 @@ from torch import Tensor
 
 from unisono.core.errors import UserError
 
+MOST_CHANNELS = 64
+"""An axis up to this long may be that of the channels."""
+
 
 def channels_first(images: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return a view of shape (num, channels, height, width); the axis that is 1 or 3 long is the one of the channels.
+    """Return a view of shape (num, channels, height, width); the axis of channels is 1 or 3 long, else the shorter.
 
     Args:
         images: shape (num, height, width), (num, height, width, channels) or (num, channels, height, width).
@@ -27,7 +30,9 @@ def channels_first(images: NDArray[Any], what: str) -> NDArray[Any]:
     if first and last:
         raise UserError(f"{what} of shape {images.shape} may have its channels on axis 1 or 3; reshape it so that one is left.")
     if not first and not last:
-        raise UserError(f"{what} of shape {images.shape} has no axis of 1 or 3 channels; give grey or RGB images.")
+        if min(images.shape[1], images.shape[3]) > MOST_CHANNELS or images.shape[1] == images.shape[3]:
+            raise UserError(f"{what} of shape {images.shape} has no axis of channels, which is 1, 3 or shorter than the sides.")
+        first = images.shape[1] < images.shape[3]
     return images if first else np.moveaxis(images, 3, 1)
 
 

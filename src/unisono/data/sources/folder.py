@@ -9,8 +9,9 @@ import numpy as np
 from unisono.core.errors import UnreadableImagesError, UserError
 from unisono.data.datasets import DataConfig, Dataset, datasets
 from unisono.data.sources.arrays import number
-from unisono.data.sources.images import list_images, read_readable
+from unisono.data.sources.images import list_images
 from unisono.data.sources.locate import given_path
+from unisono.data.sources.read_all import read_all
 from unisono.data.sources.select import choose_rows
 
 
@@ -42,9 +43,8 @@ def load(config: DataConfig) -> Dataset:
         config.limit,
         config.test_limit,
     )
-    size = None if config.image_size is None else (config.image_size, config.image_size)
     rows = np.concatenate((train, test))
-    images, kept, problems = read_readable([files[row] for row in rows], config.channels or 3, size, config.squeeze)
+    images, kept, problems = read_all([files[row] for row in rows], config)
     if problems and (config.on_error == "stop" or not kept):
         raise UnreadableImagesError(problems, len(rows))
     is_kept = np.isin(np.arange(len(rows)), kept)

@@ -1,10 +1,10 @@
-"""Image files and Pillow images to uint8 tensors of one shape."""
+"""Image files and Pillow images to tensors of one shape and depth."""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unisono.core.client_data import as_bytes
 from unisono.core.errors import UnreadableImagesError, UserError
+from unisono.data.sources.convert import at_depth, resize, with_channels
+from unisono.data.sources.deep import DICOM, TIFF, MissingPackageError, read_deep
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".npy"}) | TIFF | DICOM
+DEPTHS = (torch.uint8, torch.uint16, torch.float32)
+"""Types of images, each holding all values of those before it."""
 Size = tuple[int, int]
 """Height and width."""
 Problem = tuple[Path, str]
@@ -45,25 +50,25 @@ def list_images(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def load_images(paths: Sequence[Path | str], input_shape: Sequence[int], squeeze: bool = False) -> Tensor:
-    """Return the images as uint8 of shape (num, channels, height, width), centre-cropped and resized where need be.
+    """Return the images as ``read_images`` does, centre-cropped and resized where need be.
 
     Args:
         paths: image files and folders of them, in the order of ``list_images``.
-        input_shape: (channels, height, width) of the result, with 1 or 3 channels.
+        input_shape: (channels, height, width) of the result.
         squeeze: resize without the crop.
     """
-    if len(input_shape) != 3 or input_shape[0] not in (1, 3):
-        raise UserError(f"Images need an input shape of 1 or 3 channels, height and width, got {tuple(input_shape)}.")
+    if len(input_shape) != 3:
+        raise UserError(f"Images need an input shape of channels, height and width, got {tuple(input_shape)}.")
     channels, height, width = input_shape
     return read_images(list_images(paths), channels, (height, width), squeeze)
 
 
 def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False) -> Tensor:
-    """Return the files as uint8 of shape (num, channels, height, width); raise one error about all that cannot be read.
+    """Return the files as one tensor; raise one error about all that cannot be read.
 
     Args:
         files: image files.
-        channels: 1 for grey, 3 for RGB.
+        channels: 1 for grey, 3 for RGB, or as many as the files have.
         size: what they are centre-cropped and resized to; None where all must have the size of the first.
         squeeze: resize without the crop.
     """
@@ -74,15 +79,24 @@ def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze
 
 
 def read_readable(
-    files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False
+    files: Sequence[Path],
+    channels: int | None,
+    size: Size | None,
+    squeeze: bool = False,
+    dtype: torch.dtype | None = None,
+    on_read: Callable[[int], None] = lambda number: None,
 ) -> tuple[Tensor, list[int], list[Problem]]:
     """Return the images that can be read, their positions among the files, and what is wrong with each of the others.
 
+    Images are uint8, uint16 or floats in [0, 1], of shape (num, channels, height, width).
+
     Args:
         files: image files.
-        channels: 1 for grey, 3 for RGB.
+        channels: 1 for grey, 3 for RGB, or as many as the files have; None takes those of the first readable file.
         size: what they are centre-cropped and resized to; None where all must have the size of the first readable one.
         squeeze: resize without the crop.
+        dtype: of the result; that of the deepest file where None.
+        on_read: told how many files are done after each.
     """
     problems: dict[int, str] = {}
 
@@ -98,42 +112,63 @@ def read_readable(
     # Pillow decodes and resizes outside of the interpreter's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for position, image in enumerate(pool.map(read, range(len(files)))):
+            on_read(position + 1)
             if image is None:
                 continue
             if images is None:
-                images = torch.empty(len(files), *image.shape, dtype=torch.uint8)
+                images = torch.empty(len(files), *image.shape, dtype=dtype or image.dtype)
             if image.shape != images.shape[1:]:
                 raise UserError(
-                    f"{files[position]} has {_edges(image)} pixels but {files[kept[0]]} has {_edges(images)}: "
-                    f"set data.image_size."
+                    f"{files[position]} has {_edges(image)} but {files[kept[0]]} has {_edges(images[0])}: "
+                    f"set {'data.image_size' if image.shape[0] == images.shape[1] else 'data.channels'}."
                 )
-            images[len(kept)] = image
+            if dtype is None and DEPTHS.index(image.dtype) > DEPTHS.index(images.dtype):
+                images = at_depth(images, image.dtype)
+            images[len(kept)] = at_depth(image, images.dtype)
             kept.append(position)
     if images is None:
-        images = torch.empty(0, channels, *(size or (1, 1)), dtype=torch.uint8)
+        images = torch.empty(0, channels or 3, *(size or (1, 1)), dtype=dtype or torch.uint8)
     return images[: len(kept)], kept, [(files[position], problems[position]) for position in sorted(problems)]
 
 
-def read_image(file: Path, channels: int, size: Size | None = None, squeeze: bool = False) -> Tensor:
-    """Return one file as uint8 of shape (channels, height, width), upright as its EXIF data say."""
+def read_thumbnails(files: Sequence[Path], edge: int, squeeze: bool = False) -> Tensor:
+    """Return the files for people to look at: uint8 RGB of shape (num, 3, edge, edge), each at its own brightness."""
+    images = (as_bytes(read_image(file, None, (edge, edge), squeeze)[None]) for file in files)
+    return torch.cat([with_channels(image, 3) for image in images])
+
+
+def read_image(file: Path, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
+    """Return one file as uint8, uint16 or floats of shape (channels, height, width), upright as its EXIF data say.
+
+    Args:
+        file: of an image.
+        channels: 1 for grey, 3 for RGB, or as many as it has; its own where None.
+        size: what it is centre-cropped and resized to; None leaves it as it is.
+        squeeze: resize without the crop.
+    """
     from PIL import Image, ImageOps
 
     try:
+        deep = read_deep(file)
+        if deep is not None:
+            return _fitted(torch.from_numpy(np.ascontiguousarray(deep)), channels, size, squeeze)
         with Image.open(file) as image:
             if size is not None:
                 # A JPEG decodes much faster at a fraction of its size; twice the target leaves the quality to resizing.
                 image.draft("L" if channels == 1 else "RGB", (2 * max(size), 2 * max(size)))
             return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze)
+    except MissingPackageError:
+        raise
     except (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise UnreadableImagesError([(file, str(error).rstrip("."))], 1) from error
 
 
-def image_tensor(image: Image, channels: int, size: Size | None = None, squeeze: bool = False) -> Tensor:
-    """Return a Pillow image as uint8 of shape (channels, height, width).
+def image_tensor(image: Image, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
+    """Return a Pillow image as uint8, one of 16 bits as uint16, of shape (channels, height, width).
 
     Args:
-        image: of any mode but floats; 16 bits are scaled to 8, transparency is dropped.
-        channels: 1 for grey, 3 for RGB.
+        image: of any mode but floats; transparency is dropped.
+        channels: 1 for grey, 3 for RGB; its own where None.
         size: what it is centre-cropped and resized to with antialiasing; None leaves it as it is.
         squeeze: resize without the crop.
     """
@@ -142,10 +177,15 @@ def image_tensor(image: Image, channels: int, size: Size | None = None, squeeze:
     if image.mode == "F":
         raise UserError("its pixels are floats without a fixed scale, save them with 8 or 16 bits.")
     if image.mode.startswith("I"):
-        # Pillow would clip at 255.
-        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
-    elif "transparency" in image.info:
+        values = np.asarray(image)
+        if values.size and not 0 <= int(values.min()) <= int(values.max()) <= 65535:
+            raise UserError("its pixels have 32 bits, save them with 8 or 16.")
+        return _fitted(torch.from_numpy(values.astype(np.uint16))[None], channels, size, squeeze)
+    if "transparency" in image.info:
         image = image.convert("RGBA")
+    if channels not in (None, 1, 3):
+        raise UserError(f"it has {len(image.getbands())} channels of 8 bits, and data.channels asks for {channels}.")
+    channels = channels or (1 if image.mode in ("1", "L", "LA") else 3)
     image = image.convert("L" if channels == 1 else "RGB")
     if size is not None and (image.height, image.width) != size:
         fit = Image.Image.resize if squeeze else ImageOps.fit
@@ -154,11 +194,18 @@ def image_tensor(image: Image, channels: int, size: Size | None = None, squeeze:
     return pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
 
 
+def _fitted(image: Tensor, channels: int | None, size: Size | None, squeeze: bool) -> Tensor:
+    """Return an image of any depth with these channels, in this size."""
+    images = image[None] if channels is None else with_channels(image[None], channels)
+    return (images if size is None else resize(images, size, squeeze))[0]
+
+
 def _walk(folder: Path) -> Iterable[Path]:
     for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(place, name) for name in files if not name.startswith("."))
 
 
-def _edges(images: Tensor) -> str:
-    return f"{images.shape[-1]}x{images.shape[-2]}"
+def _edges(image: Tensor) -> str:
+    channels, height, width = image.shape
+    return f"{width}x{height} pixels" + ("" if channels <= 3 else f" of {channels} channels")

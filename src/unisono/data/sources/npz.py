@@ -1,12 +1,15 @@
 """Images or series in a numpy ``.npz`` file.
 
 Arrays: ``x`` (or ``images``, ``series``), and where there are any ``y`` (or ``labels``), ``client`` (or ``owner``), ``x_test``,
-``y_test`` and ``class_names``. Images are uint8 of shape NHW, NHWC or NCHW; series are floats of shape N x channels x length.
+``y_test`` and ``class_names``. Images are uint8, uint16 or floats in [0, 1] of shape NHW, NHWC or NCHW; series are floats of
+shape N x channels x length, and three-dimensional floats are images only if they are called images. An ``.npy`` file is the
+array x; its rows are read when they are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,22 +19,46 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unisono.core.errors import UserError
+from unisono.core.mapped import open_mapped
 from unisono.data.datasets import DataConfig, Dataset, datasets, hold_out_test
 from unisono.data.sources.arrays import channels_first, number, number_both
 from unisono.data.sources.locate import given_path, reading
+from unisono.data.value_range import as_shares
 
 SAMPLE_KEYS = ("x", "images", "series")
 
 
 @datasets.register("npz")
 def load(config: DataConfig) -> Dataset:
-    """The file that ``data.path`` names; without ``x_test``, ``test_fraction`` of the samples are held out."""
-    path = given_path(config, "an .npz file")
+    """The file that ``data.path`` names; without ``x_test``, ``test_fraction`` of the samples are held out.
+
+    Of an .npy file these are the last rows, for a choice would read the whole file.
+    """
+    path = given_path(config, "an .npz or .npy file")
     if path.is_dir():
-        raise UserError(f"data.path must name an .npz file, but {path} is a folder.")
-    with reading(path), path.open("rb") as file:
-        dataset = read_npz(file, path, path.stem)
+        raise UserError(f"data.path must name an .npz or .npy file, but {path} is a folder.")
+    dataset = read_arrays(path)
+    if path.suffix == ".npy":
+        num_trained = len(dataset.samples) - int(config.test_fraction * len(dataset.samples))
+        return replace(dataset, samples=dataset.samples[:num_trained], test_samples=dataset.samples[num_trained:])
     return dataset if len(dataset.test_samples) else hold_out_test(dataset, config.test_fraction)
+
+
+def read_arrays(path: Path) -> Dataset:
+    """Return the arrays of an .npz file, or the samples of an .npy file, which are read when they are used."""
+    if path.suffix == ".npy":
+        with reading(path):
+            samples = open_mapped(path)
+        if samples.dtype not in (torch.uint8, torch.uint16):
+            samples = _samples(samples.numpy(), "x", path)
+        elif samples.ndim not in (3, 4):
+            shapes = "(N, H, W), (N, H, W, C) or (N, C, H, W)"
+            raise UserError(f"{path} must hold images of shape {shapes}, got {tuple(samples.shape)}.")
+        else:
+            samples = torch.from_numpy(channels_first(samples.numpy(), str(path)))
+        return Dataset(path.stem, samples, None, samples[:0], None)
+    with reading(path), path.open("rb") as file:
+        return read_npz(file, path, path.stem)
 
 
 def read_npz(file: BinaryIO, path: Path, name: str) -> Dataset:
@@ -69,13 +96,17 @@ def _samples(array: NDArray[Any] | None, key: str, path: Path) -> Tensor:
     what = f"{key} of {path}"
     if array is None:
         raise UserError(f"{path} has no array {key}.")
-    if array.dtype == np.uint8 and array.ndim in (3, 4) and key != "series":
-        return torch.from_numpy(np.ascontiguousarray(channels_first(array, what)))
-    if array.dtype.kind == "f" and array.ndim == 3 and key != "images":
+    is_series = array.dtype.kind == "f" and array.ndim == 3 and key != "images"
+    if is_series:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    if (array.dtype in (np.uint8, np.uint16) or array.dtype.kind == "f") and array.ndim in (3, 4) and key != "series":
+        images = channels_first(array, what)
+        if array.dtype.kind == "f":
+            images = as_shares(images)
+        return torch.from_numpy(np.ascontiguousarray(images))
     raise UserError(
-        f"{what} must be uint8 images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or float series of shape "
-        f"(N, channels, length), got {array.dtype} of shape {array.shape}."
+        f"{what} must be images (uint8, uint16 or floats in [0, 1]) of shape (N, H, W), (N, H, W, C) or (N, C, H, W), "
+        f"or float series of shape (N, channels, length), got {array.dtype} of shape {array.shape}."
     )
 
 

@@ -98,6 +98,11 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    @property
+    def stage_names(self) -> list[tuple[str, ...]]:
+        """Names of the parts of each stage, the first first: the stem, then stages of blocks."""
+        return [("conv", "norm"), *((f"stages.{number}",) for number in range(len(self.stages)))]
+
     def forward(self, images: Tensor) -> Tensor:
         """Return features, shape (batch, feature_dim).
 

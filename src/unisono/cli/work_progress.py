@@ -1,0 +1,64 @@
+"""Progress of reading, embedding and drawing: a bar in a terminal, a line now and then anywhere else; on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SLOW = 3.0
+"""Seconds of work before anything is shown."""
+PAUSE = {True: 0.2, False: 10.0}
+"""Seconds between two updates, in a terminal and elsewhere."""
+
+
+@contextmanager
+def shown_progress(quiet: bool = False) -> Iterator[None]:
+    """Show how far slow work inside the block has come.
+
+    Args:
+        quiet: show nothing.
+    """
+    from unisono.core.progress import listening
+
+    shown = WorkProgress(sys.stderr.isatty())
+    with listening((lambda what, done, total: None) if quiet else shown):
+        try:
+            yield
+        finally:
+            shown.clear()
+
+
+class WorkProgress:
+    """Listener that writes lines to stderr.
+
+    Args:
+        redrawn: whether one line is drawn again and again.
+        slow: seconds of work before anything is shown.
+    """
+
+    def __init__(self, redrawn: bool, slow: float = SLOW) -> None:
+        self._redrawn = redrawn
+        self._slow = slow
+        self._what = ""
+        self._begun = self._shown = time.monotonic()
+        self._visible = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != self._what:
+            self.clear()
+            self._what, self._begun, self._shown = what, now, now - PAUSE[self._redrawn]
+        if now - self._begun < self._slow or now - self._shown < PAUSE[self._redrawn]:
+            return
+        self._shown, self._visible = now, True
+        left = (now - self._begun) * (total - done) / max(done, 1)
+        line = f"{what}: {done:,} of {total:,} ({done / max(total, 1):.0%}), about {left:.0f} s left"
+        print(f"\r\x1b[K{line}" if self._redrawn else line, end="" if self._redrawn else "\n", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._visible and self._redrawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._visible = False

@@ -1,0 +1,71 @@
+"""Samples in mapped files: batches, chunks, pages given back, and references for other processes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unisono.core import mapped
+from unisono.core.mapped import Reference, batches, is_mapped, open_mapped, referred, some_chunks
+from unisono.federation.client_turn import FederatedDataset
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 256, (1000, 3, 16, 16), dtype=np.uint8))
+    return tmp_path / "a.npy"
+
+
+def _resident(samples: torch.Tensor) -> int:
+    """Return the kilobytes of the mapped file that count as this process's memory."""
+    address = None
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first:
+            start, end = (int(part, 16) for part in first.split("-"))
+            address = start <= samples.data_ptr() < end
+        elif address and first == "Rss:":
+            return int(line.split()[1])
+    raise AssertionError
+
+
+def test_pages_are_given_back_and_values_stay(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples, held = open_mapped(file), torch.from_numpy(np.load(file))
+    assert is_mapped(samples)
+    assert not is_mapped(held)
+    assert torch.equal(samples, held)
+    assert _resident(samples) > 600
+    monkeypatch.setattr(mapped, "BUDGET", 1)
+    for batch, own in zip(batches(samples, 64), held.split(64), strict=True):
+        assert torch.equal(batch, own)
+    assert _resident(samples) < 200
+    rows = torch.arange(3, 900, 7)
+    assert torch.equal(torch.cat(list(batches(samples, 64, rows))), held[rows])
+
+
+def test_large_samples_are_looked_at_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = torch.arange(1000).view(1000, 1)
+    assert torch.equal(torch.cat(list(some_chunks(samples, 64))), samples)
+    monkeypatch.setattr(mapped, "LARGE", 2000)
+    some = torch.cat(list(some_chunks(samples, 10))).flatten()
+    assert 0 < some.numel() * 8 <= 1000
+    assert some.diff().unique().tolist() == [8]
+
+
+def test_another_process_opens_the_file_itself(file: Path) -> None:
+    part = open_mapped(file)[100:800:2]
+    found = referred(part)
+    assert isinstance(found, Reference)
+    data = FederatedDataset(part, [torch.arange(10), torch.arange(10, 30)], None)
+    content = pickle.dumps(data)
+    assert len(content) < 3000
+    data.share_memory()
+    assert is_mapped(data.samples)
+    again = pickle.loads(content)
+    assert is_mapped(again.samples)
+    assert torch.equal(again.samples, part)
+    assert torch.equal(again.client_data(1, torch.device("cpu")).batch(torch.tensor([3])), part[13:14] / 255)
