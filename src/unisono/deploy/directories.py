@@ -21,6 +21,12 @@ from unisono.deploy.policy_tables import Policy, with_new_keys
 
 SERVER_FILE = "server.toml"
 CLIENT_FILE = "client.toml"
+WANTED_FILE = "wanted.json"
+"""In a run directory: the run is to be continued until it is finished."""
+PAUSED_FILE = "paused"
+"""In the directory of a server or a client: nothing goes on there until the file is gone."""
+START_SECONDS = 60.0
+"""Time that an app has from its start until it locks its run directory."""
 S = TypeVar("S", bound=Section)
 
 
@@ -194,6 +200,11 @@ class ClientDirectory:
     def flower(self) -> Path:
         """Flower's home."""
         return self.path / "flower"
+
+
+def is_wanted(path: Path) -> bool:
+    """Return whether the run in a directory is to be continued until it is finished."""
+    return (path / WANTED_FILE).is_file()
 
 
 def own_secret(path: Path) -> bytes:
