@@ -19,7 +19,7 @@ GIGABYTE = 10**9
 SMALL = (
     "run", "simclr", "--dataset", "npz", "--clients", "10", "--rounds", "1", "--workers", "2", "--name", "a", "--quiet",
     "--set", "training.local_steps=2", "--set", "training.batch_size=8", "--set", "cohort.size=4",
-    "--set", "report.enabled=false", "--set", "model.backbone=convnet",
+    "--set", "report.enabled=false", "--set", "model.backbone=convnet", "--set", "partition.scheme=iid",
 )  # fmt: skip
 
 

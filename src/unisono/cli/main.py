@@ -42,7 +42,7 @@ app = typer.Typer(
     name="unisono",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich help takes twice as long to appear
 )
