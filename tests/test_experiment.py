@@ -189,7 +189,7 @@ def test_options_of_the_federation_run(tmp_path: Path, settings: list[str], fini
 
 def test_labels_reach_only_methods_that_need_them(tmp_path: Path) -> None:
     from unisono.config import resolve
-    from unisono.experiment import Experiment, run_path
+    from unisono.experiment import Experiment
     from unisono.recipes import build_tree
 
     for method, visible in (("simclr", False), ("supervised", True)):

@@ -37,7 +37,7 @@ Paper = Mapping[str, Mapping[str, Mapping[str, float | str]]]
 NUMBERS = (
     *get_args(ProbeName), "cluster-accuracy", "nmi", "ari", "cluster-balance", "silhouette", "stability", "kmeans-accuracy",
     "kmeans-nmi", "kmeans-ari", "kmeans-balance", "align", "uniformity", "score", "encoder-score", "consistency",
-    "classes-per-client", *get_args(Axis), "rounds", "mean",
+    "classes-per-client", "classes-of-one-percent", "delta", *get_args(Axis),
 )  # fmt: skip
 """Words of metrics: numbers of probes, and what is counted."""
 C = TypeVar("C", bound="ChoiceConfig")
@@ -313,8 +313,8 @@ def _check_metrics(study: Study) -> None:
     for entry in (study.config.metrics, *(variant.metrics.values() for variant in study.variants)):
         for metric in entry:
             for word in set(metric.split()) - set(NUMBERS):
-                near = difflib.get_close_matches(word, NUMBERS, n=1, cutoff=0.8)
-                if near and not word.startswith(tuple(NUMBERS)):
+                near = difflib.get_close_matches(word, NUMBERS, n=1, cutoff=0.85)
+                if near:
                     raise UserError(f"study.metrics names {metric!r}, which no probe gives. Did you mean {near[0]!r}?")
 
 
