@@ -37,6 +37,7 @@ from unisono.cli.tune import tune
 from unisono.cli.verify import verify
 from unisono.cli.views import views
 from unisono.cli.watch import watch
+from unisono.cli.work_progress import shown_progress
 
 app = typer.Typer(
     name="unisono",
@@ -103,4 +104,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
         logging.disable(logging.WARNING)
-    app(args=None if arguments is None else [*arguments], prog_name="unisono")
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    with shown_progress(quiet="--quiet" in words):
+        app(args=None if arguments is None else words, prog_name="unisono")
