@@ -6,6 +6,7 @@ import heapq
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
