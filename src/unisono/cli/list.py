@@ -31,7 +31,7 @@ def list_names(
 ) -> None:
     """List methods, recipes and other names.
 
-    KIND is methods, datasets, backbones, partitioners, recipes, studies or options (of every table but [method], with defaults).
+    KIND is methods, datasets, backbones, partitioners, recipes, studies or options (of all tables but [method]).
 
     Example: unisono list methods
     """

@@ -289,7 +289,7 @@ def _is_unused(path: Path) -> bool:
     )
 
 
-def _unset(config: Tree) -> str:
+def _unset(config: Mapping[str, Any]) -> str:
     """Return the names of options that are unset, for which TOML has no word, as comments."""
     tables = [(table, values) for table, values in config.items() if isinstance(values, Mapping)]
     names = [f"# {table}.{name}\n" for table, values in tables for name, value in values.items() if value is None]
