@@ -54,6 +54,7 @@ from unisono.federation.client_turn import ClientResult, prepare_nets, run_clien
 from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.models.nets import build_seeded
 from unisono.privacy.secure_sum import SumRefusedError
+from unisono.runs.files import make_directory
 
 log = logging.getLogger("unisono.client")
 FAILED = "the client failed; its own log says why"
@@ -214,7 +215,7 @@ class ClientRun:
         name = hashlib.sha256(self._run.encode()).hexdigest()[:16]
         path = self._directory.states / name
         for made in (self._directory.states, path):
-            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(made, 0o700)
         keep_states(self._directory.states, path, self._directory.config.resources)
         run = self.config.run
         return ClientStateFiles(path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
