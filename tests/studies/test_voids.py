@@ -43,6 +43,15 @@ def test_floors_must_have_been_measured() -> None:
     assert void(GOOD, only_row, untrained) == "B: raw pixels were not measured by linear"
 
 
+def test_a_run_that_goes_on_from_an_encoder_has_the_untrained_weights_of_another_row() -> None:
+    begun = {"raw pixels": {"linear": 0.3}}
+    assert void(GOOD, make_cell("B", [0.5] * 3, floors=begun)) is None
+    assert void(GOOD, make_cell("B", [0.1] * 3, floors={"raw pixels": {"linear": 0.0}})) == (
+        "B: linear 10.0 is not above untrained weights, 20.0"
+    )
+    assert void(make_cell("A", [0.6] * 3, floors=begun), make_cell("B", [0.5] * 3, floors=begun)) is not None
+
+
 def test_fine_tuning_has_a_row_of_untrained_weights_and_no_pixels() -> None:
     def cell(name: str, *values: float) -> Any:
         return make_cell(name, {"finetune-1": list(values)}, floors={})

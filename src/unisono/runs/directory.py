@@ -15,6 +15,7 @@ from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import DamagedFileError, JsonLines, explained, remove_tree, write_atomically
+from unisono.runs.locks import is_locked
 from unisono.runs.manifest import LASTING, MANIFEST_FILE, Manifest
 from unisono.runs.probe_layers import ProbeLayers
 
@@ -157,14 +158,7 @@ class RunDirectory:
     @property
     def in_use(self) -> bool:
         """True while a process is working in this run."""
-        try:
-            with (self.path / ".lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return is_locked(self.path / ".lock")
 
     @property
     def finished(self) -> bool:

@@ -210,7 +210,9 @@ def _problem(run: FinishedRun) -> str:
 def _floors(runs: Iterable[FinishedRun], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
     measured = [RunDirectory(run.cell.path).floors for run in runs]
     found: dict[str, dict[str, float]] = {}
-    for floor in (PIXELS, UNTRAINED):
+    # A run that goes on from another's encoder measures that encoder before its first round, which is not untrained.
+    begun = any(run.cell.config().model.pretrained for run in runs)
+    for floor in (PIXELS,) if begun else (PIXELS, UNTRAINED):
         for metric, name in names.items():
             scores = [score[name] for floors in measured if name in (score := floors.get(floor, {}))]
             if scores:

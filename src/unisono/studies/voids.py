@@ -92,10 +92,17 @@ def _no_room(claim: ClaimConfig, cells: Sequence[UsedCell]) -> str:
 
 
 def _floor(used: UsedCell, floor: str, metric: str) -> float | None:
-    """Return a floor as the runs measured it, or the study's own row of untrained weights."""
+    """Return a floor as the runs measured it, or the study's own row of untrained weights.
+
+    Runs that go on from another's encoder have raw pixels alone: untrained weights are then those of another row.
+    """
     own = used.cell.floors.get(floor, {}).get(metric)
     row = used.study.cells.get((floor, used.cell.setting))
-    return own if own is not None or row is None else row.mean(metric)
+    if own is not None or row is not None:
+        return own if own is not None or row is None else row.mean(metric)
+    others = used.study.cells.values() if floor == UNTRAINED and PIXELS in used.cell.floors else ()
+    found = [cell.floors.get(floor, {}).get(metric) for cell in others if cell.setting == used.cell.setting]
+    return next((value for value in found if value is not None), None)
 
 
 def _name(used: UsedCell) -> str:

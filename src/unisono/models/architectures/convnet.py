@@ -50,7 +50,7 @@ class Convnet(nn.Module):
         self, in_channels: int, sides: tuple[int, int], widths: tuple[int, ...], norm: NormOf, options: ConvnetOptions
     ) -> None:
         super().__init__()
-        self.stages = nn.Sequential(_ChannelsLast())
+        self.stages = nn.Sequential(ChannelsLast())
         channels = in_channels
         for width in widths:
             stage = nn.Sequential()
@@ -59,7 +59,7 @@ class Convnet(nn.Module):
                 stage.append(nn.Conv2d(channels, width, 3, stride, padding=1, bias=False))
                 if len(self.stages) == 1 and position == 0:
                     # The memory format of one-channel images is ambiguous: the convolution then answers in the default one.
-                    stage.append(_ChannelsLast())
+                    stage.append(ChannelsLast())
                 stage.append(norm(width))
                 stage.append(nn.ReLU(inplace=True))
                 channels = width
@@ -89,7 +89,7 @@ class Convnet(nn.Module):
         return self.linear(torch.flatten(x, 1) if self.flatten else x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
-class _ChannelsLast(nn.Module):
+class ChannelsLast(nn.Module):
     """Change of memory format alone."""
 
     def forward(self, x: Tensor) -> Tensor:
