@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+import yaml
 
 pytest.importorskip("flwr")
 
@@ -22,6 +26,7 @@ from unisono.deploy.condition import condition
 from unisono.deploy.directories import ClientDirectory, ServerDirectory
 from unisono.deploy.init import create_federation
 from unisono.deploy.joining import rotate_certificate
+from unisono.deploy.metrics import client_metrics, serve_metrics, server_metrics
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import want
 from unisono.runs.directory import RunDirectory
@@ -136,3 +141,41 @@ def test_a_paused_client_answers_not_now(tmp_path: Path) -> None:
     assert retry_delay(caught.value.reason) == 300
     paused.unlink()
     assert clients.handlers[0].answer(request(run, 0)).update.weight > 0
+
+
+def test_metrics_are_what_prometheus_reads_and_health_is_that_of_the_processes(made: Path) -> None:
+    server, client = ServerDirectory.open(made), ClientDirectory.open(made / "client-0")
+    directory = RunDirectory.create(server.runs / "a", {"format": 1})
+    directory.write_json("status.json", {"status": "finished", "round": 2, "run_id": 1})
+    up = [1.0]
+    served = serve_metrics("127.0.0.1:0", lambda: iter([("unisono_up", {}, up[0]), *list(server_metrics(server))[1:]]))
+    address = f"http://127.0.0.1:{served.server_address[1]}"
+    try:
+        text = httpx.get(f"{address}/metrics", trust_env=False).text
+        assert 'unisono_run_rounds{run="a",status="finished"} 2' in text
+        assert 'unisono_clients{status="online"} 0' in text
+        assert all(re.fullmatch(r'# TYPE \w+ gauge|\w+(\{(\w+="[^"]*",?)+\})? [0-9.e+-]+', line) for line in text.splitlines())
+        assert httpx.get(f"{address}/healthz", trust_env=False).status_code == 200
+        up[0] = 0.0
+        assert httpx.get(f"{address}/healthz", trust_env=False).status_code == 503
+        assert httpx.get(f"{address}/x", trust_env=False).status_code == 404
+    finally:
+        served.shutdown()
+        served.server_close()
+    assert next(server_metrics(server)) == next(client_metrics(client.path, 2)) == ("unisono_up", {}, 0.0)
+    with pytest.raises(UserError, match="give host:port"):
+        serve_metrics("here", lambda: iter(()))
+
+
+@pytest.mark.parametrize("what", ["server", "client-0"])
+def test_the_files_for_systemd_and_docker_are_in_order(made: Path, what: str) -> None:
+    name = what.split("-", maxsplit=1)[0]
+    unit = made / what / f"unisono-{name}.service"
+    if shutil.which("systemd-analyze"):
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+        assert unit.name not in done.stderr, done.stderr
+    assert f"ExecStart=/usr/bin/env unisono deploy {name} ." in unit.read_text()
+    compose = yaml.safe_load((made / what / "compose.yaml").read_text())
+    assert list(compose["services"]) == [name]
+    assert compose["services"][name].get("ports") == (["1:1"] if name == "server" else None)
+    assert f'CMD ["{name}", "."]' in (made / what / "Dockerfile").read_text()

@@ -40,6 +40,7 @@ class DeployServerConfig(Section):
     min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all with a key")
     start_timeout: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
     max_disk_gib: float = Field(20.0, gt=0, description="GiB that unread answers of clients may take on the server's disk")
+    metrics: str | None = Field(None, description="host:port for /metrics (Prometheus) and /healthz; unset: none")
     labelled_data: str | None = Field(
         None, description="folder (one subfolder per class) or .npz with labels, for the usual probes"
     )
@@ -56,6 +57,7 @@ class ClientConfig(Policy):
     data: str | None = Field(None, description="folder of images, or .npz of images or series")
     layout: str = Field("flat", description="flat, or classes where the folder has one subfolder per class")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps")
+    metrics: str | None = Field(None, description="host:port for /metrics (Prometheus) and /healthz; unset: none")
 
 
 @dataclass(frozen=True)

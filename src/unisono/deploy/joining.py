@@ -31,9 +31,9 @@ from unisono.deploy.directories import (
     config_text,
     write_keys,
 )
-from unisono.deploy.init import write_start_files
 from unisono.deploy.members import MEMBERS_FILE, Members, read_members, stored_members
 from unisono.deploy.policy_tables import canonical
+from unisono.deploy.services import write_start_files
 from unisono.deploy.supervisor import restart_tasks
 from unisono.runs.files import write_atomically
 
