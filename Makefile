@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,dp,dicom,onnx,hub,series,tune,track,docs,flower
 
-.PHONY: demo test bench lint docs clean
+.PHONY: demo test bench faults chaos fuzz soak lint docs clean
 
 demo: $(VENV)/.core
 	$(BIN)/unisono demo
@@ -15,9 +15,12 @@ test: $(VENV)/.all
 bench: $(VENV)/.all
 	$(BIN)/python -m benchmarks
 
+faults chaos fuzz soak: $(VENV)/.all
+	OMP_NUM_THREADS=1 $(BIN)/python -m reliability $@
+
 lint: $(VENV)/.all
-	$(BIN)/ruff check src tests benchmarks scripts examples
-	$(BIN)/ruff format --check src tests benchmarks scripts examples
+	$(BIN)/ruff check src tests benchmarks reliability scripts examples
+	$(BIN)/ruff format --check src tests benchmarks reliability scripts examples
 	$(BIN)/mypy
 
 docs: $(VENV)/.all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_without_a_federation_every_command_says_so(unisono: Command) -> None:
 
 def test_a_server_that_is_not_there_is_named(unisono: Command) -> None:
     unisono("deploy", "init", "f", "--clients", 3, "--port", 1)
-    assert "127.0.0.1:1 does not answer" in unisono("deploy", "status", "f").sentence
+    assert "server: not running" in unisono("deploy", "status", "f").out
     assert "127.0.0.1:1 does not answer" in unisono("deploy", "run", "simclr", "--server", "f", "--name", "a").sentence
     assert not Path("f/server/runs/a").exists()
 
@@ -93,3 +94,21 @@ def test_a_client_is_removed_though_the_server_does_not_run(unisono: Command, tm
     assert "There is no key of client 9. Known: 0." in unisono("deploy", "remove", 9, "--server", "federation").sentence
     unisono("deploy", "init", "open", "--clients", 1, "--insecure")
     assert "insecure = true" in unisono("deploy", "remove", 0, "--server", "open").sentence
+
+
+def test_the_exit_code_of_check_says_how_bad_it_is(unisono: Command) -> None:
+    unisono("deploy", "init", "f", "--clients", 2, "--port", 1)
+    result = unisono("deploy", "check", "f/client-1", "--json")
+    assert result.code == 2
+    assert {json.loads(line)["level"] for line in result.out.splitlines()} == {"ok", "error"}
+
+
+def test_a_paused_client_says_so_and_goes_on(unisono: Command, tmp_path: Path) -> None:
+    unisono("deploy", "init", "f", "--clients", 1)
+    made = tmp_path / "f"
+    assert "answers nothing until" in unisono("deploy", "pause", made / "client-0").out
+    assert (made / "client-0" / "paused").exists()
+    assert "goes on" in unisono("deploy", "pause", made / "client-0", "--off").out
+    assert not (made / "client-0" / "paused").exists()
+    assert "paused runs: none" in unisono("deploy", "pause", made).out
+    assert (made / "server" / "paused").exists()

@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 
 from unisono.core.config import make_section, merge
+from unisono.deploy.condition import node_table
 from unisono.deploy.directories import CLIENT_FILE, SERVER_FILE, ClientConfig, ClientDirectory, ServerDirectory, write_config
 from unisono.deploy.init import create_federation
-from unisono.deploy.runs import node_table
 
 UNISONO = (sys.executable, "-m", "unisono")
 NUM_CLIENTS = 3

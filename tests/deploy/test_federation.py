@@ -24,9 +24,9 @@ from unisono.config import resolve
 from unisono.core.method import RunInfo
 from unisono.data.datasets import DataConfig
 from unisono.deploy.certificates import make_node_key
+from unisono.deploy.condition import connect, node_table
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
 from unisono.deploy.negotiation import load_client_data
-from unisono.deploy.runs import connect, node_table
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
 from unisono.engines.flower.control import key_bytes
 from unisono.engines.shards import WorkerSetup
@@ -160,10 +160,30 @@ def test_a_client_that_is_killed_after_sharing_leaves_the_right_secure_sum_behin
 
 def test_a_supervised_run_waits_for_an_owner_and_learns_from_labels_that_stay(federation: RunningFederation) -> None:
     client = federation.clients[1]
-    file = client / CLIENT_FILE
-    before = file.read_text()
-    file.write_text(before.replace('approve = "always"', 'approve = "recipe-hash"'))
+    before = (client / CLIENT_FILE).read_text()
+    change_policy(federation, client, before.replace('approve = "always"', 'approve = "recipe-hash"'))
+    try:
+        run = approved_run(federation, client)
+        owners = json.loads((run / "privacy.json").read_text())["owners"]
+        for number, path in enumerate(federation.clients):
+            assert owners[str(number)]["policy"] == ClientDirectory.open(path).config.fingerprint
+            checked = federation.unisono("deploy", "audit", str(path), "--against", str(run / "privacy.json"))
+            assert checked.returncode == 0, checked.stderr
+            assert f"masked among {NUM_CLIENTS}" in checked.stdout
+    finally:
+        change_policy(federation, client, before)
+    assert [entry["answered"] for entry in read_lines(run / "metrics.jsonl")] == [NUM_CLIENTS] * 2
+    assert unisono.load(run).server.groups["classifier"]["weight"].shape[0] == 2
+
+
+def change_policy(federation: RunningFederation, client: Path, text: str) -> None:
+    """Gives a client another ``client.toml``, which its worker reads when it starts."""
+    (client / CLIENT_FILE).write_text(text)
     federation.process(client, "client_worker").kill()
+
+
+def approved_run(federation: RunningFederation, client: Path) -> Path:
+    """A supervised run that this client's owner approves while it waits."""
     settings = (
         "federation.rounds=2", "data.channels=1", "privacy.secure_aggregation=true", 'labels.classes=["b", "a"]', *SMALL,
     )  # fmt: skip
@@ -171,20 +191,12 @@ def test_a_supervised_run_waits_for_an_owner_and_learns_from_labels_that_stay(fe
     started = federation.unisono(*command, *sets(settings))
     assert started.returncode == 0, started.stderr
     federation.wait_for(lambda: list((client / "pending").glob("*.json")) != [])
-    run, recipe = federation.server.runs / "labels", federation.unisono("deploy", "pending", str(client)).stdout.split()[0]
+    recipe = federation.unisono("deploy", "pending", str(client)).stdout.split()[0]
     approved = federation.unisono("deploy", "approve", str(client), recipe)
     assert approved.stdout == f"approved {recipe}\n", approved.stderr
+    run = federation.server.runs / "labels"
     federation.wait_for(lambda: (run / "status.json").exists() and "finished" in (run / "status.json").read_text())
-    assert [entry["answered"] for entry in read_lines(run / "metrics.jsonl")] == [NUM_CLIENTS] * 2
-    owners = json.loads((run / "privacy.json").read_text())["owners"]
-    for number, path in enumerate(federation.clients):
-        assert owners[str(number)]["policy"] == ClientDirectory.open(path).config.fingerprint
-        checked = federation.unisono("deploy", "audit", str(path), "--against", str(run / "privacy.json"))
-        assert checked.returncode == 0, checked.stderr
-        assert "masked among 3" in checked.stdout
-    assert unisono.load(run).server.groups["classifier"]["weight"].shape[0] == 2
-    file.write_text(before)
-    federation.process(client, "client_worker").kill()
+    return run
 
 
 def test_poisoned_updates_are_left_out_and_recorded(federation: RunningFederation) -> None:

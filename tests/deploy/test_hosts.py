@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("flwr")
 
 from tests.deploy.running import UNISONO, RunningFederation
+from unisono.deploy.condition import node_table
 from unisono.deploy.directories import ClientDirectory
-from unisono.deploy.runs import node_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 OTHER = f"unisono{os.getpid()}"

@@ -11,10 +11,10 @@ import pytest
 
 from unisono.config import resolve
 from unisono.core.errors import UserError
-from unisono.deploy.directories import ServerDirectory
+from unisono.deploy.directories import ServerDirectory, is_wanted
 from unisono.deploy.init import create_federation
 from unisono.deploy.runs import follow
-from unisono.deploy.wanted import RunKeeper, is_wanted, unwanted_if_refused, want
+from unisono.deploy.wanted import RunKeeper, unwanted_if_refused, want
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from unisono.core.errors import UserError
-from unisono.deploy.supervisor import stop_supervisor, supervisor_pid
+from unisono.deploy.supervisor import rotate_log, stop_supervisor, supervisor_pid
 
 SCRIPT = """
 import sys
@@ -78,3 +78,15 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
         taken.listen()
         with pytest.raises(UserError, match=r"cannot be used .*: set another port in server\.toml"):
             check_port_is_free("127.0.0.1", taken.getsockname()[1], "port in server.toml")
+
+
+def test_a_large_log_begins_anew_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "one.log"
+    with path.open("ab", buffering=0) as log:
+        for number in range(8):
+            log.write(f"{number}{'x' * 20}".encode())
+            rotate_log(path, most=10, keep=3)
+        log.write(b"last")
+    assert path.read_bytes() == b"last"
+    assert [(tmp_path / f"one.log.{number}").read_text()[0] for number in (1, 2, 3)] == ["7", "6", "5"]
+    assert len(list(tmp_path.iterdir())) == 4

@@ -10,6 +10,7 @@ import typer
 from unisono.cli import deploy_owner, options
 from unisono.cli.deploy_members import ServerOption
 from unisono.cli.deploy_members import register as register_members
+from unisono.cli.deploy_operation import register as register_operation
 from unisono.cli.error_output import Commands
 from unisono.cli.tables import make_console
 
@@ -151,24 +152,6 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-@app.command("status")
-def status(directory: Directory = Path()) -> None:
-    """Show clients and runs of a federation.
-
-    Example: unisono deploy status federation/server
-    """
-    _ready()
-    from unisono.deploy.directories import ServerDirectory
-    from unisono.deploy.runs import node_table, run_table
-
-    found = ServerDirectory.open(directory)
-    console = make_console()
-    for number, word in node_table(found):
-        console.print(f"client {number:<4} {word}")
-    for name, word, rounds, reason in run_table(found):
-        console.print(f"run {name}: {word}, {rounds} rounds done{': ' + reason if reason else ''}", soft_wrap=True)
-
-
 @app.command("stop")
 def stop(
     directory: Directory = Path(),
@@ -215,3 +198,4 @@ def fetch(
 
 deploy_owner.add_to(app)
 register_members(app)
+register_operation(app)

@@ -62,7 +62,7 @@ def add(
     REQUEST is the file of 'deploy join' or 'deploy rotate'. No other client
     changes anything: the next run brings them the new list.
 
-    Example: unisono deploy add request.json --server federation/server --fingerprint SHA256:FINGERPRINT
+    Example: unisono deploy add request.json --server federation/server --fingerprint SHA256:nThbg6k...
     """
     from unisono.core.errors import UserError
     from unisono.deploy.directories import ServerDirectory
@@ -92,7 +92,7 @@ def accept(
     WELCOME is the file that 'deploy add' wrote. A client that runs takes its
     new key at once.
 
-    Example: unisono deploy accept client welcome-7.json --fingerprint SHA256:FINGERPRINT
+    Example: unisono deploy accept client welcome-7.json --fingerprint SHA256:nThbg6k...
     """
     from unisono.deploy.joining import accept as take
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from unisono.core.errors import UserError
 from unisono.deploy.policy_tables import canonical
-from unisono.runs.files import explained
+from unisono.runs.files import explained, make_directory, sync_directory
 
 Line = dict[str, Any]
 
@@ -60,11 +60,15 @@ class Chain:
     def append(self, entry: Line) -> Line:
         """Add a line and write it through to the disk; nothing is done for anybody before this returns."""
         with explained(self.path):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self.path.parent, 0o700)
+            is_new = not self.path.exists()
             with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 self._catch_up(file)
-                return self._write(file, entry)
+                written = self._write(file, entry)
+            if is_new:
+                sync_directory(self.path.parent)
+            return written
 
     @staticmethod
     def aside(path: Path, start: bytes, entry: Line) -> Path:

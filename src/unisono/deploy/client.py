@@ -26,7 +26,7 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Reveals, Tensors, Update
 from unisono.data.views import make_views
-from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.directories import PAUSED_FILE, ClientDirectory
 from unisono.deploy.ledger import Kind
 from unisono.deploy.masked_sums import MaskedSums
 from unisono.deploy.members import take_members
@@ -40,7 +40,7 @@ from unisono.deploy.negotiation import (
     visible_labels,
 )
 from unisono.deploy.policy import Books, Gate
-from unisono.deploy.refusal import RefusedError
+from unisono.deploy.refusal import NOT_NOW, RefusedError
 from unisono.deploy.resources import keep_states, time_limit
 from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
@@ -54,6 +54,7 @@ from unisono.federation.client_turn import ClientResult, prepare_nets, run_clien
 from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.models.nets import build_seeded
 from unisono.privacy.secure_sum import SumRefusedError
+from unisono.runs.files import make_directory
 
 log = logging.getLogger("unisono.client")
 FAILED = "the client failed; its own log says why"
@@ -88,6 +89,7 @@ class DeployedClient:
         self._hear_of_members(question.get("members"))
         gate: Gate | None = None
         try:
+            self._check_not_paused()
             config = checked_config(question["config"], self._config)
             dataset = load_client_data(self._directory, config.data)
             config = config.fitted(dataset.input_shape, on_gpu=False, has_bf16=False)
@@ -111,6 +113,10 @@ class DeployedClient:
                 gate.fail()
             raise UserError(FAILED) from None
 
+    def _check_not_paused(self) -> None:
+        if (self._directory.path / PAUSED_FILE).exists():
+            raise RefusedError("the owner has paused this client, in 5 minutes again.", code=NOT_NOW)
+
     def _hear_of_members(self, text: Any) -> None:
         """Put a newer list of members in force if the authority has signed it."""
         if not isinstance(text, str) or self._config.insecure:
@@ -126,8 +132,8 @@ class DeployedClient:
         """Return the answer to a request, after everything that must be checked before something leaves."""
         return self._guarded(request, "train", lambda run: run.answer(request))
 
-    def evaluate(self, request: Request) -> dict[str, float]:
-        """Return scores without labels on this client's own samples."""
+    def evaluate(self, request: Request) -> dict[str, Any]:
+        """Return scores without labels on this client's own samples, and the hash of its policy."""
         return self._guarded(request, "evaluate", lambda run: run.evaluate(request))
 
     def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
@@ -145,6 +151,7 @@ class DeployedClient:
         """Do what a request asks for, if the owner allows it. What fails, and why, can depend on samples: it stays here."""
         run: ClientRun | None = None
         try:
+            self._check_not_paused()
             run = self._open(request.run_spec)
             run.gate.admit(kind, request)
             with time_limit(self._config.resources.max_seconds_per_round):
@@ -208,7 +215,7 @@ class ClientRun:
         name = hashlib.sha256(self._run.encode()).hexdigest()[:16]
         path = self._directory.states / name
         for made in (self._directory.states, path):
-            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(made, 0o700)
         keep_states(self._directory.states, path, self._directory.config.resources)
         run = self.config.run
         return ClientStateFiles(path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
@@ -242,7 +249,7 @@ class ClientRun:
     def _told_samples(self) -> float:
         return told_number(len(self._data), self._directory.config)
 
-    def evaluate(self, request: Request) -> dict[str, float]:
+    def evaluate(self, request: Request) -> dict[str, Any]:
         """Return align, uniformity and the balance of clusters on this client's samples."""
         cluster_model = self.method.cluster_model(request.broadcast)
         probes = client_probes(self.config.evaluation, cluster_model is not None)
@@ -262,8 +269,7 @@ class ClientRun:
         )
         allowed: tuple[str, ...] = self._directory.config.allow.probes
         told = {name: round(value, 3) for name, value in scores.items() if name in allowed}
-        self.gate.sent(Payload(), told)
-        return told
+        return {"scores": told, "owner": self.gate.sent(Payload(), told)}
 
     # --- what neighbours send each other
 

@@ -21,6 +21,12 @@ from unisono.deploy.policy_tables import Policy, with_new_keys
 
 SERVER_FILE = "server.toml"
 CLIENT_FILE = "client.toml"
+WANTED_FILE = "wanted.json"
+"""In a run directory: the run is to be continued until it is finished."""
+PAUSED_FILE = "paused"
+"""In the directory of a server or a client: nothing goes on there until the file is gone."""
+START_SECONDS = 60.0
+"""Time that an app has from its start until it locks its run directory."""
 S = TypeVar("S", bound=Section)
 
 
@@ -34,6 +40,7 @@ class DeployServerConfig(Section):
     min_clients: int | None = Field(None, ge=1, description="clients to wait for before a run begins; unset: all with a key")
     start_timeout: float = Field(300.0, gt=0, description="seconds to wait for them; then a run begins with whoever is there")
     max_disk_gib: float = Field(20.0, gt=0, description="GiB that unread answers of clients may take on the server's disk")
+    metrics: str | None = Field(None, description="host:port for /metrics (Prometheus) and /healthz; unset: none")
     labelled_data: str | None = Field(
         None, description="folder (one subfolder per class) or .npz with labels, for the usual probes"
     )
@@ -50,6 +57,7 @@ class ClientConfig(Policy):
     data: str | None = Field(None, description="folder of images, or .npz of images or series")
     layout: str = Field("flat", description="flat, or classes where the folder has one subfolder per class")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps")
+    metrics: str | None = Field(None, description="host:port for /metrics (Prometheus) and /healthz; unset: none")
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,11 @@ class ClientDirectory:
     def flower(self) -> Path:
         """Flower's home."""
         return self.path / "flower"
+
+
+def is_wanted(path: Path) -> bool:
+    """Return whether the run in a directory is to be continued until it is finished."""
+    return (path / WANTED_FILE).is_file()
 
 
 def own_secret(path: Path) -> bytes:

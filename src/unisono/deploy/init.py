@@ -18,6 +18,7 @@ from unisono.deploy.directories import (
     write_keys,
 )
 from unisono.deploy.members import MEMBERS_FILE, Members
+from unisono.deploy.services import write_start_files
 
 CLIENT_PORT = 9094
 APP = """\
@@ -45,11 +46,6 @@ clientapp = "unisono.deploy.client_app:app"
 directory = ""
 recipe = ""
 settings = ""
-"""
-START = """\
-#!/bin/sh
-# Starts the {what} of this directory and starts it again whenever it ends, until 'unisono deploy stop' or Ctrl-C.
-cd "$(dirname "$0")" && exec unisono deploy {what} . "$@"
 """
 
 
@@ -114,16 +110,4 @@ def _write_server(path: Path, config: DeployServerConfig) -> None:
     write_config(path / SERVER_FILE, config)
     (path / "app" / "pyproject.toml").write_text(APP.format(flower=metadata.version("flwr")))
     (path / "app" / "LICENSE").write_text("Apache-2.0\n")
-    write_start_files(path, "server")
-
-
-def write_start_files(path: Path, what: str) -> None:
-    """Write what starts a server or a client.
-
-    Args:
-        path: its directory.
-        what: ``server`` or ``client``.
-    """
-    script = path / "start.sh"
-    script.write_text(START.format(what=what))
-    script.chmod(0o755)
+    write_start_files(path, "server", config.port)

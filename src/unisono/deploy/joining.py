@@ -31,9 +31,9 @@ from unisono.deploy.directories import (
     config_text,
     write_keys,
 )
-from unisono.deploy.init import write_start_files
 from unisono.deploy.members import MEMBERS_FILE, Members, read_members, stored_members
 from unisono.deploy.policy_tables import canonical
+from unisono.deploy.services import write_start_files
 from unisono.deploy.supervisor import restart_tasks
 from unisono.runs.files import write_atomically
 
@@ -83,7 +83,7 @@ def join(path: Path, name: str) -> str:
     path.chmod(0o700)
     if not (path / NEW_KEY).is_file():
         _write_new_key(path)
-    key = _public_line((path / NEW_KEY).read_bytes())
+    key = public_line((path / NEW_KEY).read_bytes())
     write_atomically(path / REQUEST_FILE, Request(key, name).signed((path / NEW_KEY).read_bytes()).encode())
     return fingerprint(key)
 
@@ -95,7 +95,7 @@ def rotate_key(directory: ClientDirectory) -> str:
     if not (directory.path / NEW_KEY).is_file():
         _write_new_key(directory.path)
     new = (directory.path / NEW_KEY).read_bytes()
-    request = Request(_public_line(new), "", directory.config.client_id)
+    request = Request(public_line(new), "", directory.config.client_id)
     write_atomically(directory.path / REQUEST_FILE, request.signed(new, directory.key.read_bytes()).encode())
     return fingerprint(request.key)
 
@@ -159,7 +159,7 @@ def accept(path: Path, welcome_file: Path, told: str | None) -> int:
     key_file = path / NEW_KEY if (path / NEW_KEY).is_file() else path / "node.key"
     if not key_file.is_file():
         raise UserError(f"{path} has no key of its own: make one with 'unisono deploy join {path}'.")
-    if members.clients.get(client) != _public_line(key_file.read_bytes()):
+    if members.clients.get(client) != public_line(key_file.read_bytes()):
         raise UserError(f"{welcome_file} is not for this client: its key stands for no member there.")
     if (path / CLIENT_FILE).is_file():
         if (path / "ca.crt").read_bytes() != pem:
@@ -259,7 +259,8 @@ def _private(pem: bytes) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _public_line(pem: bytes) -> str:
+def public_line(pem: bytes) -> str:
+    """Return the public key of a private one, as one line."""
     public = _private(pem).public_key()
     return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from unisono.core.errors import UserError
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory, write_config
+from unisono.deploy.metrics import client_metrics, serve_metrics, server_metrics
 from unisono.deploy.supervisor import Task, supervise
 from unisono.engines.flower.environment import process_environment
 
@@ -44,6 +45,8 @@ def run_server(directory: ServerDirectory) -> None:
     starter += ["--superexec-auth-secret-file", str(directory.secret)]
     starter += ["--insecure"] if config.insecure else ["--root-certificates", str(directory.certificate)]
     tasks = [Task("superlink", link, environment), Task("superexec", starter, environment, follows="superlink")]
+    if config.metrics is not None:
+        serve_metrics(config.metrics, lambda: server_metrics(directory))
     supervise(directory.path, tasks, lambda: _look_after_runs(directory))
 
 
@@ -74,7 +77,10 @@ def run_client(directory: ClientDirectory, data: str | None = None, worker: Sequ
         node += ["--root-certificates", str(directory.certificate), "--auth-supernode-private-key", str(directory.key)]
     answering = [*(worker or (sys.executable, "-m", "unisono.deploy.client_worker")), str(directory.path)]
     environment = process_environment(directory.flower)
-    supervise(directory.path, [Task("supernode", node, environment), Task("worker", answering, environment)])
+    tasks = [Task("supernode", node, environment), Task("worker", answering, environment)]
+    if config.metrics is not None:
+        serve_metrics(config.metrics, lambda: client_metrics(directory.path, len(tasks)))
+    supervise(directory.path, tasks)
 
 
 def _check_samples(directory: ClientDirectory) -> None:

@@ -12,21 +12,16 @@ from typing import Any
 from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import UserError
-from unisono.deploy.directories import ServerDirectory
+from unisono.deploy.condition import connect
+from unisono.deploy.directories import PAUSED_FILE, WANTED_FILE, ServerDirectory, is_wanted
 from unisono.deploy.supervisor import supervisor_pid
-from unisono.deploy.wanted import PAUSED_FILE, WANTED_FILE, is_wanted, unwant, want
-from unisono.engines.flower.control import Control, key_bytes
+from unisono.deploy.wanted import unwant, want
 from unisono.experiment import run_path
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
-TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}}
-"""Defaults for a federation, which recipes override: clients may fail, and have ten minutes."""
-
-
-def connect(server: ServerDirectory) -> Control:
-    """Return a connection to the SuperLink of a server's directory."""
-    return Control(server.address, server.certificate, server.token)
+TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}, "aggregation": {"screen": 10.0}}
+"""Defaults for a federation, which recipes override: clients may fail, have ten minutes, and send no overlong updates."""
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
@@ -156,29 +151,3 @@ def admit_members(server: ServerDirectory) -> bool:
     with connect(server) as control:
         control.admit_only(server.admitted_keys)
     return True
-
-
-def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
-    """Return every client of the federation, and whether Flower sees it."""
-    with connect(server) as control:
-        nodes = control.nodes()
-    if server.config.insecure:
-        return list(enumerate(nodes.values()))
-    found: dict[int, str] = {}
-    for line, client in server.admitted_keys.items():
-        word = nodes.get(key_bytes(line), "not admitted")
-        found[client] = word if word == "online" else found.get(client, word)
-    return sorted(found.items())
-
-
-def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:
-    """Return every run: name, status, rounds done, and why it failed."""
-    rows = []
-    for path in sorted(server.runs.glob("*")):
-        if (path / "status.json").is_file():
-            directory = RunDirectory.open(path)
-            status = directory.read_json("status.json")
-            if status["status"] in ("running", "waiting for clients") and not directory.in_use:
-                status = {**status, "status": "interrupted"}
-            rows.append((path.name, str(status["status"]), int(status.get("round", 0)), str(status.get("reason", ""))))
-    return rows

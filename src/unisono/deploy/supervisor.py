@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from unisono.core.errors import UserError
 
 PID_FILE = "supervisor.pid"
 LONGEST_PAUSE = 20.0
+LOG_BYTES, LOG_FILES = 50 * 2**20, 5
 CALM = 60.0
 """Seconds after which a process that ends is restarted without delay."""
 
@@ -97,6 +99,23 @@ def supervise(directory: Path, tasks: Sequence[Task], on_start: Callable[[], Non
                 signal.signal(number, handler)
 
 
+def rotate_log(path: Path, most: int = LOG_BYTES, keep: int = LOG_FILES) -> None:
+    """Begin a log anew once it is large, and keep the last ones; processes go on writing to the same file.
+
+    Args:
+        path: opened for appending by whoever writes, so that its writes follow the new end.
+        most: bytes.
+        keep: number of earlier logs, ``NAME.1`` the newest.
+    """
+    if not path.is_file() or path.stat().st_size <= most:
+        return
+    for number in range(keep - 1, 0, -1):
+        if (older := path.with_name(f"{path.name}.{number}")).is_file():
+            older.replace(path.with_name(f"{path.name}.{number + 1}"))
+    shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+    os.truncate(path, 0)
+
+
 def supervisor_pid(directory: Path) -> int | None:
     """Return the process that looks after this directory, None if there is none."""
     try:
@@ -147,6 +166,7 @@ def _start(entry: _Running, log: IO[bytes]) -> None:
 def _look_after(entry: _Running, log: IO[bytes]) -> bool:
     """Restart a process that has ended, later each time it ends soon; return whether it has just ended."""
     now = time.monotonic()
+    rotate_log(Path(log.name))
     if entry.process is not None:
         if entry.process.poll() is None:
             return False

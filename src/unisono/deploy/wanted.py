@@ -9,21 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unisono.core.errors import UserError
-from unisono.deploy.directories import ServerDirectory
+from unisono.deploy.directories import PAUSED_FILE, START_SECONDS, WANTED_FILE, ServerDirectory
 from unisono.runs.directory import RunDirectory
 
-WANTED_FILE = "wanted.json"
-PAUSED_FILE = "paused"
-"""In the directory of a server or a client: no run goes on there until the file is gone."""
 MOST_TRIES = 5
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
-START_SECONDS = 60.0
-"""Time that an app has from its start until it locks its run directory."""
-
-
-def is_wanted(path: Path) -> bool:
-    """Return whether the run in a directory is to be continued until it is finished."""
-    return (path / WANTED_FILE).is_file()
 
 
 def want(path: Path) -> None:

@@ -85,7 +85,8 @@ class ClientStateStore:
     def close(self) -> None:
         """Remove what was spilled."""
         for client_id in self._on_disk:
-            self._file(client_id).unlink(missing_ok=True)
+            with suppress(OSError):
+                self._file(client_id).unlink(missing_ok=True)
         if self._on_disk and self._directory is not None:
             with suppress(OSError):
                 self._directory.rmdir()
@@ -97,7 +98,8 @@ class ClientStateStore:
         self._num_bytes -= old.num_bytes if old is not None else 0
         if client_id in self._on_disk:
             self._on_disk.remove(client_id)
-            self._file(client_id).unlink(missing_ok=True)
+            with suppress(OSError):  # what stays is written over, or goes with the directory
+                self._file(client_id).unlink(missing_ok=True)
 
     def _spill(self, client_id: int) -> None:
         state = self._memory.pop(client_id)

@@ -15,6 +15,7 @@ from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import DamagedFileError, JsonLines, explained, remove_tree, write_atomically
+from unisono.runs.locks import is_locked
 from unisono.runs.manifest import LASTING, MANIFEST_FILE, Manifest
 from unisono.runs.probe_layers import ProbeLayers
 
@@ -77,7 +78,7 @@ class RunDirectory:
 
     def save_config(self, config: Mapping[str, Any]) -> None:
         """Write ``config.toml``."""
-        content = write_toml(config).encode()
+        content = (write_toml(config) + _unset(config)).encode()
         self.manifest.expect("config.toml", content)
         write_atomically(self.path / "config.toml", content)
 
@@ -157,14 +158,7 @@ class RunDirectory:
     @property
     def in_use(self) -> bool:
         """True while a process is working in this run."""
-        try:
-            with (self.path / ".lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return is_locked(self.path / ".lock")
 
     @property
     def finished(self) -> bool:
@@ -287,3 +281,10 @@ def _is_unused(path: Path) -> bool:
     return path.is_dir() and all(
         file.name == MANIFEST_FILE or (file.name.startswith(".") and file.name.endswith(".tmp")) for file in path.iterdir()
     )
+
+
+def _unset(config: Mapping[str, Any]) -> str:
+    """Return the names of options that are unset, for which TOML has no word, as comments."""
+    tables = [(table, values) for table, values in config.items() if isinstance(values, Mapping)]
+    names = [f"# {table}.{name}\n" for table, values in tables for name, value in values.items() if value is None]
+    return "".join(["\n# Unset:\n", *names]) if names else ""

@@ -36,7 +36,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     with explained(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             write_and_sync(temporary, content)
             temporary.replace(path)
             sync_directory(path.parent)
@@ -51,6 +51,15 @@ def write_and_sync(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Make a directory and those above it, durably: else a power cut could take it away with all that was synced in it."""
+    if path.is_dir():
+        return
+    make_directory(path.parent, mode)
+    path.mkdir(mode=mode, exist_ok=True)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

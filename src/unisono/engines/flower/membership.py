@@ -223,7 +223,7 @@ class FlowerMembership:
                     continue
                 description = read_values(reply.content, "description")
                 client_id = int(description["client"]) if client_id is None else client_id
-            except (ValueError, LookupError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, OverflowError) as error:
                 self._refuse(client_id, asked.node, f"its description cannot be read ({error})")
                 continue
             if not 0 <= client_id < self.num_clients:

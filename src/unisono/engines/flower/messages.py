@@ -191,7 +191,7 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
         local = payload_of(content, "local", limit)
         samples, seconds = int(told["samples"]), _finite("the time", told["seconds"])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))

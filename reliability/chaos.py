@@ -1,0 +1,419 @@
+"""A network that misbehaves, by seed: the real round loop and the real clients, with a grid between them that does not help.
+
+One seed decides everything: which messages are lost, late, repeated, out of order or damaged, when a client or the server is
+restarted, when a node is away, and how far the clock jumps. A seed that breaks a promise breaks it again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import multiprocessing
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Error, Message
+from flwr.proto.node_pb2 import NodeInfo
+
+from reliability.federation import SMALL, LocalGrid, make_clients, num_samples, open_client
+from unisono.config import Config, resolve
+from unisono.core.errors import UserError
+from unisono.core.method import Method
+from unisono.core.wire import to_bytes
+from unisono.deploy.directories import ClientDirectory
+from unisono.deploy.ledger import Ledger
+from unisono.deploy.negotiation import run_info_of
+from unisono.deploy.server import public_tree
+from unisono.engines.flower import engine as engine_module
+from unisono.engines.flower import membership as membership_module
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.membership import FlowerMembership, Membership
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
+from unisono.federation.postprocess import Postprocessor
+from unisono.recipes import build_tree
+from unisono.runs.checkpoint import Checkpoints
+
+NUM_CLIENTS, NUM_ROUNDS = 4, 3
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where schedules are played: nothing has to outlive them."""
+TIMEOUT = 20.0
+MOST_RESTARTS = 40
+SETTINGS = (
+    *SMALL, f"federation.rounds={NUM_ROUNDS}", "federation.strict=false", "federation.quorum=0.5", "federation.retries=30",
+    "cohort.size=3", "data.image_size=8", "data.channels=1", "run.seed=5", "training.batch_size=64",
+)  # fmt: skip
+
+
+class ServerDownError(Exception):
+    """The server's process is gone."""
+
+
+class Clock:
+    """Time that passes only when somebody sleeps; it may jump."""
+
+    def __init__(self, rng: random.Random, jumps: float = 0.0) -> None:
+        self.now = 1000.0
+        self._rng = rng
+        self._jumps = jumps
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        jump = self._rng.choice((5.0, 60.0, 3600.0)) if self._rng.random() < self._jumps else 0.0
+        self.now += max(seconds, 0.5) + jump
+
+
+@dataclass(frozen=True)
+class Weather:
+    """Probabilities of one schedule."""
+
+    lost: float
+    late: float
+    repeated: float
+    damaged: float
+    unsent: float
+    away: float
+    client_restart: float
+    server_restart: float
+    jump: float
+
+    @staticmethod
+    def draw(rng: random.Random) -> Weather:
+        """Draw a schedule's; each trouble is absent in half of them."""
+        most = (0.3, 0.5, 0.3, 0.2, 0.1, 0.2, 0.2, 0.05, 0.05)
+        return Weather(*(rng.choice((0.0, limit * rng.random())) for limit in most))
+
+
+class ChaosGrid(LocalGrid):
+    """A grid that loses, delays, repeats, reorders and damages messages.
+
+    Args:
+        path: the federation's directories.
+        rng: decides.
+        weather: how much of what.
+        clock: the time.
+    """
+
+    def __init__(self, path: Path, rng: random.Random, weather: Weather, clock: Clock) -> None:
+        super().__init__([open_client(path, number) for number in range(NUM_CLIENTS)])
+        self._path = path
+        self._rng = rng
+        self._weather = weather
+        self._clock = clock
+        self._requests: list[tuple[float, int, Message]] = []
+        self._replies: list[tuple[float, int, str, Message]] = []
+        self._order = 0
+        self._away: dict[int, float] = {}
+        self.updates_sent: Counter[int] = Counter()
+
+    def get_nodes(self) -> list[NodeInfo]:
+        for node in self.get_node_ids():
+            if self._happens(self._weather.away):
+                self._away[node] = self._clock.now + 30 * self._rng.random()
+        present = [node for node in self.get_node_ids() if self._away.get(node, 0.0) <= self._clock.now]
+        return [NodeInfo(node_id=node, public_key=b"") for node in present]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        numbers = []
+        for message in messages:
+            if self._happens(self._weather.unsent):
+                numbers.append("")
+                continue
+            number = self._take(message)
+            numbers.append(number)
+            for _ in range(self._copies()):
+                self._requests.append((self._arrival(), self._next(), message))
+        return numbers
+
+    def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
+        if self._happens(self._weather.server_restart):
+            raise ServerDownError
+        self._deliver()
+        asked = set(numbers)
+        due = sorted(part for part in self._replies if part[0] <= self._clock.now and part[2] in asked)
+        self._replies = [part for part in self._replies if part not in due]
+        return [reply for _, _, _, reply in due]
+
+    def _deliver(self) -> None:
+        """Let clients answer the requests that have arrived, in order of arrival."""
+        due = sorted((part for part in self._requests if part[0] <= self._clock.now), key=lambda part: part[:2])
+        self._requests = [part for part in self._requests if part[0] > self._clock.now]
+        for _, _, message in due:
+            client = message.metadata.dst_node_id - 1
+            if self._happens(self._weather.client_restart):
+                self.clients[client] = open_client(self._path, client)
+            reply = self.answer(self._damage(message))
+            self.updates_sent[client] += "update" in reply.content
+            for _ in range(self._copies()):
+                found = self._damage(reply)
+                if self._happens(self._weather.damaged / 4):
+                    found = Message(Error(1, "chaos"), reply_to=message)
+                self._replies.append((self._arrival(), self._next(), message.metadata.message_id, found))
+
+    def _damage(self, message: Message) -> Message:
+        """Return the message, or a copy in which bytes have changed."""
+        if not self._happens(self._weather.damaged):
+            return message
+        damaged = copy.deepcopy(message)
+        record = self._rng.choice(list(damaged.content.values()))
+        name = self._rng.choice(list(record))
+        value = record[name]
+        if isinstance(value, bytes):
+            position = self._rng.randrange(len(value))
+            flipped = bytes([value[position] ^ self._rng.randrange(1, 256)])
+            record[name] = value[:position] + flipped + value[position + 1 :]
+        elif isinstance(value, str):
+            record[name] = value[: self._rng.randrange(len(value))] if value else "}"
+        return damaged
+
+    def _copies(self) -> int:
+        if self._happens(self._weather.lost):
+            return 0
+        return 2 if self._happens(self._weather.repeated) else 1
+
+    def _arrival(self) -> float:
+        return self._clock.now + (self._rng.expovariate(1 / 15) if self._happens(self._weather.late) else 0.0)
+
+    def _happens(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+    def _next(self) -> int:
+        self._order += 1
+        return self._order
+
+
+@dataclass
+class Counted(Callback):
+    """Clients that were counted, and the failures, by round; a server that goes back to its checkpoint forgets the rest."""
+
+    rounds: list[list[int]] = field(default_factory=list)
+    named: list[set[int]] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+
+    def on_run_start(self, state: ServerState) -> None:
+        del self.rounds[state.round :], self.named[state.round :], self.asked[state.round :]
+
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        self.rounds.append([stats.client_id for _, stats in record.clients])
+        self.named.append({failure.client_id for failure in record.failures})
+        self.asked.append(record.num_asked)
+
+
+class Present:
+    """Members of an undisturbed run: exactly those clients are present that were counted.
+
+    Args:
+        counted: clients by round.
+        progress: tells the round.
+    """
+
+    num_clients = NUM_CLIENTS
+
+    def __init__(self, counted: Sequence[Sequence[int]], progress: Counted) -> None:
+        self._counted = counted
+        self._progress = progress
+
+    def available(self) -> Sequence[int]:
+        """Return the clients that were counted in this round."""
+        return sorted(self._counted[len(self._progress.rounds)])
+
+    def node_of(self, client_id: int) -> int:
+        """Return the node of a client."""
+        return client_id + 1
+
+    def num_samples(self, client_id: int) -> int:
+        """Return what the client owns."""
+        return num_samples(client_id)
+
+    def heard(self, client_id: int, reason: str) -> None:
+        """Do nothing: everybody can be asked again."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Outcome of one seed.
+
+    Args:
+        seed: which.
+        problems: promises that were broken, one sentence each.
+        restarts: of the server.
+        counted: clients by round.
+    """
+
+    seed: int
+    problems: list[str]
+    restarts: int
+    counted: list[list[int]]
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all rounds were done; a server that is restarted too often gives up."""
+        return len(self.counted) == NUM_ROUNDS
+
+
+def play(seed: int, template: Path) -> Schedule:
+    """Play the schedule of a seed and check every promise.
+
+    Args:
+        seed: decides everything.
+        template: directories of a federation that was never used.
+    """
+    rng = random.Random(seed)
+    weather = Weather.draw(rng)
+    with tempfile.TemporaryDirectory(prefix="unisono-chaos-", dir=MEMORY) as scratch:
+        path, plain = Path(scratch) / "federation", Path(scratch) / "plain"
+        shutil.copytree(template, path)
+        shutil.copytree(template, plain)
+        counted, restarts = Counted(), 0
+        checkpoints = Checkpoints(Path(scratch) / "checkpoints", keep=2)
+        clock = Clock(rng, weather.jump)
+        grid = ChaosGrid(path, rng, weather, clock)
+        state: ServerState | None = None
+        with virtual(clock):
+            while state is None or state.round < NUM_ROUNDS:
+                try:
+                    state = serve(grid, connect(grid), [counted], checkpoints)
+                except (ServerDownError, UserError):
+                    restarts += 1
+                    if restarts > MOST_RESTARTS:
+                        return Schedule(seed, [], restarts, counted.rounds)
+        problems = _check(state, counted, grid, path)
+        progress = Counted()
+        undisturbed = LocalGrid([open_client(plain, number) for number in range(NUM_CLIENTS)])
+        expected = serve(undisturbed, Present(counted.rounds, progress), [progress], None)
+        if to_bytes(expected.server) != to_bytes(state.server):
+            problems.append("the model is not the one of the answers that were counted")
+        return Schedule(seed, problems, restarts, counted.rounds)
+
+
+def connect(grid: LocalGrid) -> FlowerMembership:
+    """Let all clients describe themselves, as far as they can be reached."""
+    config, _, _ = _setting()
+    question = {"config": public_tree(config), "run_info": INFO, "num_clients": NUM_CLIENTS, "num_rounds": NUM_ROUNDS}
+    members = FlowerMembership(grid, NUM_CLIENTS, None, question)
+    members.wait(NUM_CLIENTS, 60.0)
+    members.patience, members.wanted = 60.0, 2
+    return members
+
+
+def serve(grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], checkpoints: Checkpoints | None) -> ServerState:
+    """Run the server's loop from its newest checkpoint to the end.
+
+    Args:
+        grid: between server and clients.
+        members: who is there.
+        callbacks: told who was counted.
+        checkpoints: written after every round; none for an undisturbed run.
+    """
+    config, method, spec = _setting()
+    postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
+    policy = ServerPolicy(method, postprocessor, config.aggregation, TIMEOUT, poll=0.5)
+    store = ClientStateStore()
+    loop = RoundLoop(method, FlowerEngine(grid, members, policy, spec), store, config.loop, config.run.seed)
+    state = loop.initial_state()
+    if checkpoints is None:
+        return loop.run(state, callbacks)
+    if checkpoints.rounds():
+        state = checkpoints.load(checkpoints.rounds()[-1], store).state
+    return loop.run(state, [*callbacks, _Saving(checkpoints, store)])
+
+
+class _Saving(Callback):
+    def __init__(self, checkpoints: Checkpoints, store: ClientStateStore) -> None:
+        self._checkpoints = checkpoints
+        self._store = store
+
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        self._checkpoints.save(state, self._store, {})
+
+
+INFO: dict[str, Any] = {
+    "input_shape": [1, 8, 8], "mean": [0.5], "std": [0.25], "num_classes": None, "num_clients": NUM_CLIENTS, "num_rounds": 3,
+}  # fmt: skip
+
+
+@cache
+def _setting() -> tuple[Config, Method, str]:
+    config = resolve(build_tree("simclr", {}, SETTINGS)).fitted((1, 8, 8), on_gpu=False, has_bf16=False)
+    spec = json.dumps({"run": "run-1", "config": public_tree(config), "run_info": INFO})
+    return config, config.method_class(config.method, run_info_of(INFO, config)), spec
+
+
+def _check(state: ServerState, counted: Counted, grid: ChaosGrid, path: Path) -> list[str]:
+    problems = []
+    for round, clients in enumerate(counted.rounds):
+        if len(set(clients)) != len(clients):
+            problems.append(f"round {round}: a client is counted twice in {clients}")
+        if len(set(clients) | counted.named[round]) != counted.asked[round]:
+            problems.append(
+                f"round {round}: {counted.asked[round]} were asked, {clients} counted, {counted.named[round]} named"
+            )
+    for client in range(NUM_CLIENTS):
+        ledger = Ledger(ClientDirectory.open(path / f"client-{client}"))
+        intents = sum(line["kind"] == "train" for line in ledger.intents)
+        if intents < grid.updates_sent[client]:
+            problems.append(f"client {client}: {grid.updates_sent[client]} updates left, and its ledger has {intents}")
+    return problems
+
+
+@contextmanager
+def virtual(clock: Clock) -> Iterator[None]:
+    """Give the server's loop a clock of its own."""
+    modules: Sequence[Any] = (engine_module, membership_module)
+    real = [module.time for module in modules]
+    try:
+        for module in modules:
+            module.time = clock
+        yield
+    finally:
+        for module, time in zip(modules, real, strict=True):
+            module.time = time
+
+
+def make_template(path: Path) -> Path:
+    """Make a federation that schedules copy."""
+    make_clients(path / "federation", path / "data", NUM_CLIENTS)
+    return path / "federation"
+
+
+def chaos(first: int = 0, number: int = 5000, jobs: int = 2) -> int:
+    """Play many seeds and print what was found; return the exit code.
+
+    Args:
+        first: seed.
+        number: of seeds.
+        jobs: schedules at a time.
+    """
+    with tempfile.TemporaryDirectory(prefix="unisono-chaos-") as scratch:
+        template = make_template(Path(scratch))
+        work = [(seed, template) for seed in range(first, first + number)]
+        with multiprocessing.get_context("spawn").Pool(jobs, initializer=quiet) as pool:
+            played = pool.starmap(play, work, chunksize=8)
+    bad = [schedule for schedule in played if schedule.problems]
+    for schedule in bad:
+        print(f"seed {schedule.seed}: {'; '.join(schedule.problems)}")
+    print(
+        f"{number} schedules, {sum(schedule.is_finished for schedule in played)} played to their end, "
+        f"{sum(schedule.restarts for schedule in played)} restarts of the server, {len(bad)} broken promises"
+    )
+    return 1 if bad else 0
+
+
+def quiet() -> None:
+    """Silence the clients' logs, which tell of every refusal and damaged message."""
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
