@@ -363,7 +363,7 @@ def test_a_traceback_stays_with_the_client(tmp_path: Path) -> None:
 
 def test_probes_without_labels_run_on_the_client(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
-    scores = clients.handlers[0].evaluate(request(Run(clients, SIMPLE)))
+    scores = clients.handlers[0].evaluate(request(Run(clients, SIMPLE)))["scores"]
     assert set(scores) == {"align", "uniformity", "score"}
 
 
@@ -374,7 +374,7 @@ def test_clients_score_the_received_projector(tmp_path: Path) -> None:
     zeros = {name: torch.zeros_like(tensor) for name, tensor in asked.broadcast.groups["projector"].items()}
     last_bias = [name for name in zeros if name.endswith("bias")][-1]
     constant = asked.broadcast.with_groups(projector={**zeros, last_bias: torch.ones_like(zeros[last_bias])})
-    scores = clients.handlers[0].evaluate(replace(asked, broadcast=constant))
+    scores = clients.handlers[0].evaluate(replace(asked, broadcast=constant))["scores"]
     assert scores == {"align": 1.0, "uniformity": -5.0, "score": 0.0}
 
 

@@ -155,10 +155,10 @@ def test_scores_pass_the_same_gate_and_are_rounded(tmp_path: Path) -> None:
     asked = request(Run(clients, merge(SIMPLE, {"evaluation": {"max_client_samples": 1}})))
     with pytest.raises(ClientError, match="this is client 0, and the request is for client 1"):
         clients.handlers[0].evaluate(replace(asked, client_id=1))
-    scores = clients.handlers[0].evaluate(asked)
+    scores = clients.handlers[0].evaluate(asked)["scores"]
     assert scores
     assert all(value == round(value, 3) for value in scores.values())
-    whole = Clients(tmp_path / "again").handlers[0].evaluate(request(Run(Clients(tmp_path / "other"), SIMPLE)))
+    whole = Clients(tmp_path / "again").handlers[0].evaluate(request(Run(Clients(tmp_path / "other"), SIMPLE)))["scores"]
     assert scores == whole, "a recipe cannot ask for the score of a single sample"
     masked = request(Run(clients, merge(SIMPLE, SECURE)), client_id=1)
     with pytest.raises(ClientError, match="scores are not masked"):

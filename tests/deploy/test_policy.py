@@ -180,7 +180,9 @@ def test_scores_and_metrics_leave_as_listed(clients: Clients, tmp_path: Path) ->
     asked = request(Run(clients, SIMPLE))
     (tmp_path / "a").mkdir()
     client = client_with(clients, tmp_path / "a", {"allow": {"probes": ["align"], "metrics": ["loss"]}})
-    assert set(client.evaluate(asked)) == {"align"}
+    scored = client.evaluate(asked)
+    assert set(scored["scores"]) == {"align"}
+    assert scored["owner"]["policy"] == client._config.fingerprint
     metrics = client.answer(asked).update.metrics
     assert set(metrics) == {"loss"}
     assert metrics["loss"] == rounded(metrics["loss"], 3)

@@ -132,8 +132,8 @@ class DeployedClient:
         """Return the answer to a request, after everything that must be checked before something leaves."""
         return self._guarded(request, "train", lambda run: run.answer(request))
 
-    def evaluate(self, request: Request) -> dict[str, float]:
-        """Return scores without labels on this client's own samples."""
+    def evaluate(self, request: Request) -> dict[str, Any]:
+        """Return scores without labels on this client's own samples, and the hash of its policy."""
         return self._guarded(request, "evaluate", lambda run: run.evaluate(request))
 
     def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
@@ -249,7 +249,7 @@ class ClientRun:
     def _told_samples(self) -> float:
         return told_number(len(self._data), self._directory.config)
 
-    def evaluate(self, request: Request) -> dict[str, float]:
+    def evaluate(self, request: Request) -> dict[str, Any]:
         """Return align, uniformity and the balance of clusters on this client's samples."""
         cluster_model = self.method.cluster_model(request.broadcast)
         probes = client_probes(self.config.evaluation, cluster_model is not None)
@@ -269,8 +269,7 @@ class ClientRun:
         )
         allowed: tuple[str, ...] = self._directory.config.allow.probes
         told = {name: round(value, 3) for name, value in scores.items() if name in allowed}
-        self.gate.sent(Payload(), told)
-        return told
+        return {"scores": told, "owner": self.gate.sent(Payload(), told)}
 
     # --- what neighbours send each other
 

@@ -63,8 +63,8 @@ class ClientEvaluationCallback(Evaluation):
                     raise ValueError(reason)
                 if "failure" in content.config_records:
                     raise ValueError(str(content.config_records["failure"]["reason"]))
-                found.append({name: float(value) for name, value in read_values(content, "scores").items()})
-            except (ValueError, TypeError) as error:
+                found.append({name: float(value) for name, value in read_values(content, "scores")["scores"].items()})
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
                 self._on_note(f"client {client_id} did not probe: {error}")
 
         clients = self._engine.available() or range(self._engine.num_clients)

@@ -29,6 +29,9 @@ class AggregationConfig(Section):
     weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the mean")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share of values cut from each end (trimmed-mean)")
     byzantine: int = Field(1, ge=0, description="number of hostile clients that is tolerated (multi-krum)")
+    screen: float = Field(
+        0.0, ge=0, description="robust z-score of an update's length beyond which it is left out, on Flower's engines; 0: none"
+    )
 
     max_weight_share: float | None = Field(
         None, gt=0, lt=1, description="largest share of a mean that one client may have, on a real federation; unset: any"

@@ -32,8 +32,8 @@ class ClientHandler(Protocol):
     def describe(self, question: dict[str, object]) -> dict[str, object]:
         """Return what the server may know of this client before a run."""
 
-    def evaluate(self, request: Request) -> dict[str, float]:
-        """Return scores of the networks in a request on this client's samples."""
+    def evaluate(self, request: Request) -> dict[str, Any]:
+        """Return scores of the networks in a request on this client's samples, under ``scores``."""
 
     def sum_step(self, values: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
         """Return the answer to a step of a masked sum after the first, and its masked vector if the step asks for it."""

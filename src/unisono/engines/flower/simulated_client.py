@@ -48,7 +48,7 @@ class SimulatedClient:
         """Return a simulated node holds no data of its own."""
         return {"simulated": True}
 
-    def evaluate(self, request: Request) -> dict[str, float]:
+    def evaluate(self, request: Request) -> dict[str, Any]:
         """Return a simulation probes on the server."""
         raise UserError("A simulated client has no probes of its own.")
 
