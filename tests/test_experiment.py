@@ -14,7 +14,7 @@ import unisono
 from unisono.config import resolve
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.experiment import Experiment
+from unisono.experiment import Experiment, run_path
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.recipes import build_tree
 
@@ -263,3 +263,11 @@ def _class_pairs(experiment: Experiment) -> list[int]:
     assert labels is not None
     counts = labels[labels >= 0].bincount(minlength=10)
     return [int(counts[2 * client : 2 * client + 2].sum()) for client in range(5)]
+
+
+def test_unnamed_runs_of_one_second_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, paths = resolve(build_tree("simclr")), set()
+    for moment in (1000.0, 1000.25, 1000.5):
+        monkeypatch.setattr("unisono.experiment.time.time", lambda moment=moment: moment)
+        paths.add(run_path(config))
+    assert len(paths) == 3

@@ -19,7 +19,7 @@ GIGABYTE = 10**9
 SMALL = (
     "run", "simclr", "--dataset", "npz", "--clients", "10", "--rounds", "1", "--workers", "2", "--name", "a", "--quiet",
     "--set", "training.local_steps=2", "--set", "training.batch_size=8", "--set", "cohort.size=4",
-    "--set", "report.enabled=false", "--set", "model.backbone=convnet",
+    "--set", "report.enabled=false", "--set", "model.backbone=convnet", "--set", "partition.scheme=iid",
 )  # fmt: skip
 
 
@@ -42,16 +42,26 @@ def _notes(folder: Path) -> str:
     return " ".join(json.loads(line)["note"] for line in (folder / "runs" / "a" / "notes.jsonl").read_text().splitlines())
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="PSS is Linux's")
 def test_20_gigabytes_take_less_than_two(tmp_path: Path) -> None:
     images = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (139_000, 3, 224, 224))
     assert images.nbytes > 20 * GIGABYTE
     images[::5000] = np.random.default_rng(0).integers(0, 256, (28, 3, 224, 224), dtype=np.uint8)
-    peak = _run(tmp_path, "--set", "data.path=x.npy", "--set", "evaluation.max_client_samples=8")
+    few = (
+        "--set",
+        'evaluation.probes=["alignment"]',
+        "--set",
+        "evaluation.max_client_samples=8",
+        "--set",
+        "evaluation.floors=false",
+    )
+    peak = _run(tmp_path, "--set", "data.path=x.npy", *few)
     print(f"peak {peak / 1e6:.0f} MB")
     assert peak < 2 * GIGABYTE
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="PSS is Linux's")
 def test_a_million_images_are_probed_by_a_part(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)

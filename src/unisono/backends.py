@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unisono.config import Config, resolve
+from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.engines.shards import WorkerSetup
@@ -72,6 +73,8 @@ def backend_of(experiment: Experiment) -> OpenBackend:
 
 def embedded(experiment: Experiment) -> OpenBackend:
     """Return a backend of worker processes on this machine."""
+    if experiment.config.aggregation.screen > 0:
+        raise UserError("aggregation.screen compares answers one by one, which the embedded engine adds up: set it to 0.")
 
     @contextmanager
     def opened(config: Config, directory: RunDirectory) -> Iterator[Backend]:

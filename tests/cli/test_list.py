@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Command
+from unisono.config import TABLES
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,11 @@ def test_unknown_kind_lists_the_known_ones(unisono: Command) -> None:
     result = unisono("list", "nonsense")
     assert result.code == 2
     assert "'backbones'" in result.err
+
+
+def test_every_option_has_a_description_and_a_default(unisono: Command) -> None:
+    found = json.loads(unisono("list", "options", "--json").out)
+    assert set(found) == {f"{table}.{name}" for table, kind in TABLES.items() for name in kind.model_fields}
+    assert all(len(text.partition(" (default: ")[0]) > 3 for text in found.values())
+    assert found["data.limit"].endswith("(default: unset)")
+    assert found["evaluation.max_train_samples"].endswith("(default: 20000)")

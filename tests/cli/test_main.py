@@ -33,6 +33,17 @@ def test_version(unisono: Command) -> None:
     assert unisono("--version").out == f"unisono {__version__}\n"
 
 
+@pytest.mark.parametrize(("words", "expected"), [("unisono ru", "run"), ("unisono run --cli", "--clients")])
+def test_bash_completes_commands_and_options(words: str, expected: str) -> None:
+    binary = str(Path(sys.executable).parent / "unisono")
+    script = (
+        f'eval "$(_UNISONO_COMPLETE=source_bash {binary})"; COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}; '
+        f'_unisono_completion {binary}; echo "${{COMPREPLY[@]}}"'
+    )
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == f"{expected}\n"
+
+
 def test_help_imports_nothing_heavy() -> None:
     script = (
         "import sys; from unisono.cli.main import main\n"

@@ -50,6 +50,7 @@ def holder(directory: RunDirectory) -> Iterator["subprocess.Popen[str]"]:
 
 def test_a_new_directory_holds_the_config(directory: RunDirectory) -> None:
     assert directory.config_tree == {"run": {"seed": 3}}
+    assert (directory.path / "config.toml").read_text().endswith("# Unset:\n# run.name\n")
     assert RunDirectory.open(directory.path).config_tree == {"run": {"seed": 3}}
     assert directory.model == directory.path / "model"
 
@@ -204,3 +205,9 @@ def test_temporary_files_that_a_kill_left_are_removed(directory: RunDirectory) -
     directory.remove_leftovers()
     assert not [path for path in directory.path.rglob("*") if ".tmp" in str(path.relative_to(directory.path))]
     assert (directory.path / "config.toml").is_file()
+
+
+def test_a_run_from_before_probes_had_caps_looks_at_all_samples(tmp_path: Path) -> None:
+    old, new = ({"evaluation": {"probe_every": 5}}, {"evaluation": {"max_train_samples": 7, "max_test_samples": 8}})
+    found = [RunDirectory.create(tmp_path / name, tree).config_tree for name, tree in (("old", old), ("new", new))]
+    assert found == [{"evaluation": {"probe_every": 5, "max_train_samples": 0, "max_test_samples": 0}}, new]

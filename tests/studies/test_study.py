@@ -88,6 +88,7 @@ def test_the_smallest_of_four_scales_is_the_default(tmp_path: Path) -> None:
         ('"SimCLR" = { "alpha 0.1" = 64.3', '"SimCLR" = { "alpha 1" = 64.3', "names the setting 'alpha 1'"),
         ("seeds = [0, 1]", "seeds = []", "study.seeds"),
         ("format = 1", "format = 9", "install a newer one"),
+        ('metrics = ["knn", ', 'metrics = ["liner", ', "'liner', which no probe gives. Did you mean 'linear'?"),
         ('[[variant]]\nname = "SimCLR"\n', "", "paper.knn names the variant 'SimCLR'"),
     ],
 )

@@ -11,7 +11,6 @@ import typer
 from unisono.cli import options
 from unisono.cli.samples import chosen_on_error, note_unreadable
 from unisono.cli.tables import make_console, make_table
-from unisono.cli.work_progress import shown_progress
 
 Row = tuple[str, int, float]
 """Name, cluster and confidence of a sample."""
@@ -46,8 +45,7 @@ def cluster(
     loaded = load(run)
     rows: list[Row] = []
     chosen = chosen_on_error(on_error)
-    with shown_progress():
-        parts = [loaded.clustered(file, clusters, on_error=chosen) for file in files]
+    parts = [loaded.clustered(file, clusters, on_error=chosen) for file in files]
     note_unreadable([problem for part in parts for problem in part.problems])
     for part in parts:
         confidences, found = part.features.max(dim=1)

@@ -10,7 +10,6 @@ import typer
 from unisono.cli import options
 from unisono.cli.samples import chosen_on_error, note_unreadable
 from unisono.cli.tables import make_console
-from unisono.cli.work_progress import shown_progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +44,7 @@ def embed(
         raise UserError(f"--output must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {output}.")
     loaded = load(run)
     chosen = chosen_on_error(on_error)
-    with shown_progress():
-        parts = [loaded.embedded(file, on_error=chosen) for file in files]
+    parts = [loaded.embedded(file, on_error=chosen) for file in files]
     note_unreadable([problem for part in parts for problem in part.problems])
     names = [name for part in parts for name in part.samples.names]
     features = np.concatenate([part.features.numpy() for part in parts])

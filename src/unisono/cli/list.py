@@ -22,6 +22,7 @@ class Kind(StrEnum):
     partitioners = "partitioners"
     recipes = "recipes"
     studies = "studies"
+    options = "options"
 
 
 def list_names(
@@ -30,14 +31,14 @@ def list_names(
 ) -> None:
     """List methods, recipes and other names.
 
-    KIND is methods, datasets, backbones, partitioners, recipes or studies.
+    KIND is methods, datasets, backbones, partitioners, recipes, studies or options (of all tables but [method]).
 
     Example: unisono list methods
     """
     if kind is Kind.recipes:
         _list_recipes(json)
         return
-    summaries = _studies() if kind is Kind.studies else _registered(kind)
+    summaries = _studies() if kind is Kind.studies else _options() if kind is Kind.options else _registered(kind)
     if json:
         print(json_format.dumps(summaries))
     else:
@@ -61,6 +62,19 @@ def _list_recipes(json: bool) -> None:
     console.print(
         "\nThe first method is the default; --method runs another, with the common numbers where it has none of its own."
     )
+
+
+def _options() -> dict[str, str]:
+    """Return every option with its description and its default."""
+    from unisono.config import TABLES
+
+    found = {}
+    for table, kind in TABLES.items():
+        for name, field in kind.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            words = "unset" if default is None else "required" if field.is_required() else json_format.dumps(default)
+            found[f"{table}.{name}"] = f"{(field.description or '').rstrip('.')} (default: {words})"
+    return found
 
 
 def _studies() -> dict[str, str]:

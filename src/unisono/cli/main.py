@@ -37,12 +37,13 @@ from unisono.cli.tune import tune
 from unisono.cli.verify import verify
 from unisono.cli.views import views
 from unisono.cli.watch import watch
+from unisono.cli.work_progress import shown_progress
 
 app = typer.Typer(
     name="unisono",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich help takes twice as long to appear
 )
@@ -103,4 +104,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
         logging.disable(logging.WARNING)
-    app(args=None if arguments is None else [*arguments], prog_name="unisono")
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    with shown_progress(quiet="--quiet" in words):
+        app(args=None if arguments is None else words, prog_name="unisono")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,7 @@ from unisono.cli.progress_bars import bar_grid, can_redraw, start_bars
 from unisono.cli.run_progress import RunProgress, duration
 from unisono.config import Config
 from unisono.core.errors import ClientError
+from unisono.core.progress import listening
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 
@@ -34,11 +36,14 @@ class Progress(Callback):
         self._console = console
         self._redrawn = can_redraw(console) if redrawn is None else redrawn
         self._live: Live | None = None
+        self._silence = ExitStack()
 
     def __enter__(self) -> Progress:
+        self._silence.enter_context(listening(lambda what, done, total: None))  # bars would be drawn over other lines
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._silence.close()
         if self._live is not None:
             self._live.stop()
 

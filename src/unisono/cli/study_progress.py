@@ -6,6 +6,7 @@ import heapq
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -16,6 +17,7 @@ from rich.text import Text
 from unisono.cli.progress_bars import bar_grid, can_redraw, start_bars
 from unisono.cli.run_progress import RunProgress, duration
 from unisono.config import Config
+from unisono.core.progress import listening
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.directory import RunDirectory
@@ -125,11 +127,14 @@ class StudyProgress(StudyCallback, Callback):
         self._run: RunProgress | None = None
         self._live: Live | None = None
         self._redrawn = can_redraw(console)
+        self._silence = ExitStack()
 
     def __enter__(self) -> StudyProgress:
+        self._silence.enter_context(listening(lambda what, done, total: None))
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._silence.close()
         self._stop()
 
     def on_cell_start(self, cell: Cell, config: Config) -> Sequence[Callback]:

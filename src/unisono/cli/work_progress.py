@@ -41,15 +41,16 @@ class WorkProgress:
     def __init__(self, redrawn: bool, slow: float = SLOW) -> None:
         self._redrawn = redrawn
         self._slow = slow
-        self._what = ""
+        self._what, self._done = "", 0
         self._begun = self._shown = time.monotonic()
         self._visible = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what != self._what:
+        if what != self._what or done < self._done:
             self.clear()
             self._what, self._begun, self._shown = what, now, now - PAUSE[self._redrawn]
+        self._done = done
         if now - self._begun < self._slow or now - self._shown < PAUSE[self._redrawn]:
             return
         self._shown, self._visible = now, True

@@ -20,8 +20,8 @@ from unisono.experiment import run_path
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
-TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}}
-"""Defaults for a federation, which recipes override: clients may fail, and have ten minutes."""
+TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}, "aggregation": {"screen": 10.0}}
+"""Defaults for a federation, which recipes override: clients may fail, have ten minutes, and send no overlong updates."""
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:

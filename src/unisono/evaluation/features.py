@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from unisono.core.client_data import as_float
 from unisono.core.errors import UserError
 from unisono.core.mapped import batches
+from unisono.core.progress import tell
 
 MOST_VALUES = 1 << 23
 """Values of a batch, so that images of any size take a bounded amount of memory: 512 of three channels and 64 pixels fit."""
@@ -41,11 +42,13 @@ def embed(
     """
     if len(samples if rows is None else rows) == 0:
         raise UserError("There are no samples to embed; give at least one.")
-    features = []
+    features, num_done = [], 0
     with evaluating(encoder.to(device)):
         for batch in batches(samples, fitting_batch(samples, batch_size), rows):
             with torch.inference_mode():
                 features.append(encoder(as_float(batch.to(device))).float().cpu())
+            num_done += len(batch)
+            tell("embedding samples", num_done, len(samples if rows is None else rows))
             if on_batch is not None:
                 on_batch(len(batch))
     # Joined outside of inference mode, so that a probe may train on the result.

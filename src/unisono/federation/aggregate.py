@@ -29,6 +29,24 @@ class AggregationConfig(Section):
     weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the mean")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share of values cut from each end (trimmed-mean)")
     byzantine: int = Field(1, ge=0, description="number of hostile clients that is tolerated (multi-krum)")
+    screen: float = Field(
+        0.0, ge=0, description="robust z-score of an update's length beyond which it is left out, on Flower's engines; 0: none"
+    )
+
+    max_weight_share: float | None = Field(
+        None, gt=0, lt=1, description="largest share of a mean that one client may have, on a real federation; unset: any"
+    )
+
+    def capped(self, weight: float, others: float) -> float:
+        """Return a client's weight, lowered to its largest share.
+
+        Args:
+            weight: what the client says.
+            others: the largest weight that all others may have together; 0 where there are none.
+        """
+        if self.max_weight_share is None or others <= 0:
+            return weight
+        return min(weight, self.max_weight_share / (1 - self.max_weight_share) * others)
 
     def check(self, cohort_size: int) -> None:
         """Refuse a rule that cannot do what it promises with so few clients."""

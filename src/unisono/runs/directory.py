@@ -78,7 +78,7 @@ class RunDirectory:
 
     def save_config(self, config: Mapping[str, Any]) -> None:
         """Write ``config.toml``."""
-        content = write_toml(config).encode()
+        content = (write_toml(config) + _unset(config)).encode()
         self.manifest.expect("config.toml", content)
         write_atomically(self.path / "config.toml", content)
 
@@ -281,3 +281,10 @@ def _is_unused(path: Path) -> bool:
     return path.is_dir() and all(
         file.name == MANIFEST_FILE or (file.name.startswith(".") and file.name.endswith(".tmp")) for file in path.iterdir()
     )
+
+
+def _unset(config: Mapping[str, Any]) -> str:
+    """Return the names of options that are unset, for which TOML has no word, as comments."""
+    tables = [(table, values) for table, values in config.items() if isinstance(values, Mapping)]
+    names = [f"# {table}.{name}\n" for table, values in tables for name, value in values.items() if value is None]
+    return "".join(["\n# Unset:\n", *names]) if names else ""

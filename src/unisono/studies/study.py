@@ -8,6 +8,7 @@ experiment at up to four scales.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from pydantic import Field
 
 from unisono.core.config import Section, Tree, closest, make_section, merge, read_toml
 from unisono.core.errors import UserError
+from unisono.evaluation.config import ProbeName
 
 FORMAT = 1
 """Version of the study format that this program reads."""
@@ -32,6 +34,12 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 Axis = Literal["rounds", "steps", "megabytes", "seconds", "delay", "transmission"]
 Paper = Mapping[str, Mapping[str, Mapping[str, float | str]]]
 """The paper's numbers by metric, variant and setting."""
+NUMBERS = (
+    *get_args(ProbeName), "cluster-accuracy", "nmi", "ari", "cluster-balance", "silhouette", "stability", "kmeans-accuracy",
+    "kmeans-nmi", "kmeans-ari", "kmeans-balance", "align", "uniformity", "score", "encoder-score", "consistency",
+    "classes-per-client", "classes-of-one-percent", "delta", *get_args(Axis),
+)  # fmt: skip
+"""Words of metrics: numbers of probes, and what is counted."""
 C = TypeVar("C", bound="ChoiceConfig")
 
 
@@ -185,6 +193,7 @@ def read_study(reference: str | Path, scale: str | None = None) -> Study:
     directory = f"{path.stem}-{config.scale}" if scales else path.stem
     study = Study(path.stem, directory, config, variants, settings, overrides, tree.get("paper", {}), path.parent)
     _check_names(study, tree)
+    _check_metrics(study)
     return study
 
 
@@ -297,6 +306,16 @@ def _check_names(study: Study, tree: Tree) -> None:
                 raise UserError(f"paper.{metric}.{variant} must be a table of settings, got {by_setting!r}.")
             for setting in by_setting:
                 _check_known(setting, settings, f"paper.{metric}.{variant}", "setting")
+
+
+def _check_metrics(study: Study) -> None:
+    """Refuse a metric whose name is nearly that of a probe's number; methods log names of their own, which nobody knows yet."""
+    for entry in (study.config.metrics, *(variant.metrics.values() for variant in study.variants)):
+        for metric in entry:
+            for word in set(metric.split()) - set(NUMBERS):
+                near = difflib.get_close_matches(word, NUMBERS, n=1, cutoff=0.85)
+                if near:
+                    raise UserError(f"study.metrics names {metric!r}, which no probe gives. Did you mean {near[0]!r}?")
 
 
 def _check_known(name: str, known: list[str], where: str, what: str) -> None:

@@ -55,7 +55,7 @@ class AllHere:
 
 
 def run(
-    spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), **policy: Any
+    spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), screen: float = 0.0, **policy: Any
 ) -> tuple[ServerState, Recorder]:
     handler = SimulatedClient(open_tiny)
 
@@ -66,7 +66,8 @@ def run(
 
     tiny = TinyFederation(METHOD, over=TOLERANT)
     grid = InstantGrid(reply)
-    held = ServerPolicy(tiny.method, tiny.setup.postprocessor, tiny.setup.aggregation, poll=0.0, **policy)
+    aggregation = tiny.setup.aggregation.model_copy(update={"screen": screen})
+    held = ServerPolicy(tiny.method, tiny.setup.postprocessor, aggregation, poll=0.0, **policy)
     engine = FlowerEngine(grid, AllHere(away), held, tiny_terms(METHOD, TOLERANT))  # type: ignore[arg-type]
     federation = RoundLoop(tiny.method, engine, ClientStateStore(), tiny.config.loop, 0)
     recorder = Recorder()
@@ -158,3 +159,15 @@ def test_a_straggler_is_given_up_at_the_deadline() -> None:
 def test_a_client_that_is_away_is_not_waited_for() -> None:
     _, recorder = run(rounds=1, away=[SPOILED])
     assert reasons(recorder) == ["it is not connected"]
+
+
+def test_an_overlong_update_is_left_out_and_named() -> None:
+    state, recorder = run(first_tensor(lambda tensor: tensor + 1e4), rounds=1, screen=10.0)
+    assert [(failure.client_id, failure.reason.split(":")[-1]) for failure in recorder.records[0].failures] == [
+        (SPOILED, " beyond aggregation.screen")
+    ]
+    without, _ = run(rounds=1, away=[SPOILED])
+    assert same_bits(state, without), "the others count as if it had not answered"
+    honest, recorder = run(rounds=1, screen=10.0)
+    assert reasons(recorder) == []
+    assert same_bits(honest, run(rounds=1)[0])

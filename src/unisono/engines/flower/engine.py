@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -26,6 +26,7 @@ from unisono.federation.client_turn import ClientResult, accept_update
 from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
+from unisono.federation.screening import too_long, update_norm
 
 MEBIBYTE = 2**20
 
@@ -90,10 +91,16 @@ class FlowerEngine:
             for client in task.clients
         }
 
+        screen = Screen(self._policy, task)
+
         def settle(client_id: int, content: RecordDict | None, reason: str) -> None:
-            shards.settle(client_id, self._read(content, reason, task, client_id))
+            result = self._read(content, reason, task, client_id)
+            if not screen.hold(client_id, result):
+                shards.settle(client_id, result)
 
         self.ask(requests, task.ctx, settle)
+        for client_id, result in screen.results():
+            shards.settle(client_id, result)
         return shards.phase_result
 
     def ask(
@@ -153,12 +160,45 @@ class FlowerEngine:
             return ClientError(ctx.round, ctx.phase, client_id, reason)
         try:
             answer = read_answer(content, _received(task, client_id), ctx, int(self._policy.max_message_mib * MEBIBYTE))
-            check_weight(answer.update, self._policy.method.max_weight(self._membership.num_samples(client_id)))
+            most = {other: self._policy.method.max_weight(self._membership.num_samples(other)) for other in task.clients}
+            check_weight(answer.update, most.pop(client_id))
+            weight = self._policy.aggregation.capped(answer.update.weight, sum(most.values()))
+            answer = replace(answer, update=replace(answer.update, weight=weight))
         except ClientError as failure:
             return failure
         except ValueError as error:
             return ClientError(ctx.round, ctx.phase, client_id, describe(error))
         return answer
+
+
+class Screen:
+    """Answers of a phase that wait until all are there, so that their lengths can be compared; none without a limit."""
+
+    def __init__(self, policy: ServerPolicy, task: PhaseTask) -> None:
+        self._policy = policy
+        self._task = task
+        self._held: dict[int, ClientResult] = {}
+        self._norms: dict[int, float] = {}
+
+    def hold(self, client_id: int, result: ClientResult | ClientError) -> bool:
+        """Keep an answer back; return False for one that is not to be compared."""
+        if self._policy.aggregation.screen == 0 or isinstance(result, ClientError):
+            return False
+        received = _received(self._task, client_id)
+        try:
+            payload = self._policy.postprocessor.decode(result.update, received).payload
+            self._norms[client_id] = update_norm(payload, received, self._policy.method.shares)
+        except (ValueError, LookupError, TypeError, RuntimeError):
+            return False  # it is refused, with the reason, where it would be added
+        self._held[client_id] = result
+        return True
+
+    def results(self) -> Iterator[tuple[int, ClientResult | ClientError]]:
+        """Yield the answers that were kept back; a failure in the place of one that is far longer than the others."""
+        ctx, reasons = self._task.ctx, too_long(self._norms, self._policy.aggregation.screen)
+        for client_id, result in self._held.items():
+            reason = reasons.get(client_id)
+            yield client_id, result if reason is None else ClientError(ctx.round, ctx.phase, client_id, reason)
 
 
 class _Shards:
