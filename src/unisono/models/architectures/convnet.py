@@ -50,7 +50,8 @@ class Convnet(nn.Module):
         self, in_channels: int, sides: tuple[int, int], widths: tuple[int, ...], norm: NormOf, options: ConvnetOptions
     ) -> None:
         super().__init__()
-        self.stages = nn.Sequential(ChannelsLast())
+        slow_in_half = isinstance(norm(widths[0]), nn.GroupNorm)
+        self.stages = nn.Sequential(ChannelsLast(slow_in_half))
         channels = in_channels
         for width in widths:
             stage = nn.Sequential()
@@ -59,7 +60,7 @@ class Convnet(nn.Module):
                 stage.append(nn.Conv2d(channels, width, 3, stride, padding=1, bias=False))
                 if len(self.stages) == 1 and position == 0:
                     # The memory format of one-channel images is ambiguous: the convolution then answers in the default one.
-                    stage.append(ChannelsLast())
+                    stage.append(ChannelsLast(slow_in_half))
                 stage.append(norm(width))
                 stage.append(nn.ReLU(inplace=True))
                 channels = width
@@ -90,10 +91,19 @@ class Convnet(nn.Module):
 
 
 class ChannelsLast(nn.Module):
-    """Change of memory format alone."""
+    """Change of memory format alone; none in half precision on a CPU before norms that are slow in it.
+
+    Args:
+        slow_in_half: whether the norms are; ``benchmarks/precision.py`` shows that GroupNorm is.
+    """
+
+    def __init__(self, slow_in_half: bool) -> None:
+        super().__init__()
+        self.slow_in_half = slow_in_half
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last)
+        plain = self.slow_in_half and x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        return x if plain else x.contiguous(memory_format=torch.channels_last)
 
 
 @backbones.register("convnet")
