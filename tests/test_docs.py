@@ -97,7 +97,7 @@ def _check_command(words: list[str], shown_study: str, folder: Path) -> None:
             raise UserError(f"there is no command {word!r}")
         path.append(word)
         command = command.commands[word]
-    given = [word for word in words if not word.isupper()]  # NAME stands for the reader's own
+    given = [word for word in words if not re.fullmatch("[A-Z_]+", word)]  # NAME stands for the reader's own
     if not given:  # no more than the command's name
         return
     try:
