@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -97,7 +98,8 @@ def _check_command(words: list[str], shown_study: str, folder: Path) -> None:
             raise UserError(f"there is no command {word!r}")
         path.append(word)
         command = command.commands[word]
-    given = [word for word in words if not word.isupper()]  # NAME stands for the reader's own
+    # NAME stands for the reader's own; an option keeps it.
+    given = [word for before, word in pairwise(["", *words]) if before.startswith("--") or not re.fullmatch("[A-Z_]+", word)]
     if not given:  # no more than the command's name
         return
     try:

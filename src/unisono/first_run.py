@@ -1,7 +1,7 @@
 """The first run on a folder of images: a recipe that fits the images and the machine, as text that a person can read.
 
-SimCLR with a narrow convolutional network was measured to be the best choice for images of one's own within minutes on two
-cores: docs/own-images.md has the numbers.
+The method is SimCLR with a narrow convolutional network, which learns within minutes on two cores: docs/own-images.md shows
+what it reaches on the example, beside raw pixels and untrained weights.
 """
 
 from __future__ import annotations

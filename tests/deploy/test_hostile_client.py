@@ -10,6 +10,7 @@ import pytest
 from tests.attacks import attack
 from unisono.core.errors import UserError
 from unisono.deploy.negotiation import negotiate
+from unisono.federation.aggregate import AggregationConfig
 
 HONEST = {"shape": [1, 8, 8], "samples": 50, "mean": [0.4], "std": [0.2]}
 LIES: list[dict[str, Any]] = [
@@ -60,3 +61,13 @@ def test_no_client_sets_the_mean_alone_by_claiming_many_samples() -> None:
     liar = {**HONEST, "samples": 10**9, "mean": [1.0]}
     agreed = negotiate({0: liar, 1: HONEST, 2: HONEST})
     assert agreed.mean[0] == pytest.approx((10 * 1.0 + 2 * 0.4) / 12)
+
+
+@attack("B4", "Claims a weight that outweighs all others together", "lowered to aggregation.max_weight_share of the mean")
+def test_no_client_has_more_than_its_share_of_a_mean() -> None:
+    config = AggregationConfig(max_weight_share=0.4)
+    weight = config.capped(1e9, 100.0)
+    assert weight / (weight + 100.0) == pytest.approx(0.4)
+    assert config.capped(20.0, 100.0) == 20.0
+    assert config.capped(20.0, 0.0) == 20.0  # it is alone
+    assert AggregationConfig().capped(1e9, 100.0) == 1e9

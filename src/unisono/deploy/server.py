@@ -215,6 +215,10 @@ def _engine(
     members.wanted = max(1, math.ceil(config.federation.quorum * expected))
     if masks:
         check_secure(method, config.aggregation, config.compression, expected)
+        if config.aggregation.max_weight_share is not None:
+            raise UserError(
+                "aggregation.max_weight_share needs the weight of each client, which a secure sum hides: unset one."
+            )
         if host.keys is None:
             raise UserError("privacy.secure_aggregation needs clients that prove who they are: not with insecure = true.")
         members.wanted = max(members.wanted, threshold_of(config.privacy, expected))

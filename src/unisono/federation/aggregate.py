@@ -33,6 +33,21 @@ class AggregationConfig(Section):
         0.0, ge=0, description="robust z-score of an update's length beyond which it is left out, on Flower's engines; 0: none"
     )
 
+    max_weight_share: float | None = Field(
+        None, gt=0, lt=1, description="largest share of a mean that one client may have, on a real federation; unset: any"
+    )
+
+    def capped(self, weight: float, others: float) -> float:
+        """Return a client's weight, lowered to its largest share.
+
+        Args:
+            weight: what the client says.
+            others: the largest weight that all others may have together; 0 where there are none.
+        """
+        if self.max_weight_share is None or others <= 0:
+            return weight
+        return min(weight, self.max_weight_share / (1 - self.max_weight_share) * others)
+
     def check(self, cohort_size: int) -> None:
         """Refuse a rule that cannot do what it promises with so few clients."""
         if self.rule == "multi-krum" and cohort_size <= 2 * self.byzantine + 2:

@@ -85,7 +85,7 @@ def _hours(numbers: Sequence[Numbers]) -> str:
         if studies:
             rows.append([scale, studies, str(len(own)), f"{sum(own) / 3600:.1f}"])
     table = TextTable(["scale", "studies", "runs", "hours"], rows, num_names=2).as_markdown()
-    return f"Runs behind this page, and the hours of their rounds; a copy of another study's run counts once:\n\n{table}"
+    return f"Runs behind this page, and the hours of their rounds; copies of other runs are left out:\n\n{table}"
 
 
 def _section(paper: Paper, verdicts: Sequence[Verdict]) -> str:

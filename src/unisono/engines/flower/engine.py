@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -160,7 +160,10 @@ class FlowerEngine:
             return ClientError(ctx.round, ctx.phase, client_id, reason)
         try:
             answer = read_answer(content, _received(task, client_id), ctx, int(self._policy.max_message_mib * MEBIBYTE))
-            check_weight(answer.update, self._policy.method.max_weight(self._membership.num_samples(client_id)))
+            most = {other: self._policy.method.max_weight(self._membership.num_samples(other)) for other in task.clients}
+            check_weight(answer.update, most.pop(client_id))
+            weight = self._policy.aggregation.capped(answer.update.weight, sum(most.values()))
+            answer = replace(answer, update=replace(answer.update, weight=weight))
         except ClientError as failure:
             return failure
         except ValueError as error:
