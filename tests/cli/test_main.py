@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer.main
+from PIL import Image
 
 from tests.cli.conftest import SMALL, Command
 from unisono import __version__
@@ -71,6 +72,10 @@ def test_summaries_are_not_cut(unisono: Command) -> None:
 def test_examples(unisono: Command, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "samples.npz", x=generator.integers(0, 256, (5, 8, 8), dtype=np.uint8))
+    for number in range(40):
+        file = tmp_path / "sites" / f"site-{number % 2}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (16, 16), dtype=np.uint8)).save(file)
     assert unisono("run", *SMALL, "--set", "method.name=orchestra", "--name", "clusters", "--quiet").code == 0
     # The example of `run` makes the other run that examples look at.
     for name in sorted(COMMANDS, key=lambda name: name != "run"):

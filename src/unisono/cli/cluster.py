@@ -21,7 +21,7 @@ def cluster(
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", hidden=True)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a .csv file instead of a table.")] = None,
     clusters: Annotated[
-        int | None, typer.Option(min=1, help="How many, where the method learns none; default: as the gallery has.")
+        int | None, typer.Option(help="How many, where the method learns none; default: as the gallery has.")
     ] = None,
     on_error: options.OnError = None,
     json: options.Json = False,
@@ -42,6 +42,8 @@ def cluster(
 
     if output is not None and output.suffix != ".csv":
         raise UserError(f"--output must end in .csv, got {output}.")
+    if clusters is not None and clusters < 1:
+        raise UserError(f"--clusters must be at least 1, got {clusters}.")
     loaded = load(run)
     rows: list[Row] = []
     chosen = chosen_on_error(on_error)

@@ -26,8 +26,8 @@ def start(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", hidden=True)],
     labels: Annotated[bool, typer.Option("--labels", help="The folders inside each site name classes.")] = False,
     clients: Annotated[int | None, typer.Option(help="Deal the images of a single folder to so many clients.")] = None,
-    method: Annotated[str, typer.Option(help="A name from 'unisono list methods'.")] = "simclr",
-    minutes: Annotated[float, typer.Option(help="Time that training may take on this machine.")] = 2.0,
+    method: Annotated[str, typer.Option(help="One of 'unisono list methods'; default simclr.", show_default=False)] = "simclr",
+    minutes: Annotated[float, typer.Option(help="Time that training may take here; default 2.", show_default=False)] = 2.0,
     name: Annotated[
         str | None, typer.Option(help="Name of the run directory and of the recipe; default: the folder's.")
     ] = None,
@@ -41,7 +41,7 @@ def start(
     views, network and length are chosen to fit the images and this machine, and written to a recipe that you can read and
     change. The recipe runs after a yes. All images are learnt from; none is held out, unless there are folders train and test.
 
-    Example: unisono start sites --yes
+    Example: unisono start sites --dry-run
     """
     from unisono.cli.summary import summarise
     from unisono.first_run import Wanted, plan, take_name, written

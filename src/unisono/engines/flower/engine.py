@@ -6,6 +6,7 @@ engine. What comes from a client is checked as if it were hostile: size, form, d
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -187,10 +188,12 @@ class Screen:
         received = _received(self._task, client_id)
         try:
             payload = self._policy.postprocessor.decode(result.update, received).payload
-            self._norms[client_id] = update_norm(payload, received, self._policy.method.shares)
+            norm = update_norm(payload, received, self._policy.method.shares)
         except (ValueError, LookupError, TypeError, RuntimeError):
+            norm = math.nan
+        if not math.isfinite(norm):
             return False  # it is refused, with the reason, where it would be added
-        self._held[client_id] = result
+        self._norms[client_id], self._held[client_id] = norm, result
         return True
 
     def results(self) -> Iterator[tuple[int, ClientResult | ClientError]]:
