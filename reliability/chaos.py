@@ -290,8 +290,8 @@ def play(seed: int, template: Path) -> Schedule:
                 except (ServerDownError, UserError):
                     restarts += 1
                     if restarts > MOST_RESTARTS:
-                        return Schedule(seed, [], restarts, counted.rounds)
-        problems = _check(state, counted, grid, path)
+                        return Schedule(seed, _check(counted, grid, path), restarts, counted.rounds)
+        problems = _check(counted, grid, path)
         progress = Counted()
         undisturbed = LocalGrid([open_client(plain, number) for number in range(NUM_CLIENTS)])
         expected = serve(undisturbed, Present(counted.rounds, progress), [progress], None)
@@ -353,7 +353,7 @@ def _setting() -> tuple[Config, Method, str]:
     return config, config.method_class(config.method, run_info_of(INFO, config)), spec
 
 
-def _check(state: ServerState, counted: Counted, grid: ChaosGrid, path: Path) -> list[str]:
+def _check(counted: Counted, grid: ChaosGrid, path: Path) -> list[str]:
     problems = []
     for round, clients in enumerate(counted.rounds):
         if len(set(clients)) != len(clients):
