@@ -1,50 +1,74 @@
-"""Ten times more clients with the same data and the same number of samples per round: time and peak memory."""
+"""More and more clients with the same cohort and the same work per round: time and peak memory."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+import time
 from statistics import median
 
-REPEATS = 5
+from benchmarks.frameworks import tree_megabytes
+from benchmarks.tables import Table
+
+REPEATS = 3
+ROUNDS = 5
+SIZES = (100, 1_000, 10_000, 1_000_000)
+NUM_SAMPLES = 20_000
+"""Samples of all clients together, up to 10,000 of them; a million clients have two each."""
 
 
-def measure_here(num_clients: int) -> dict[str, float]:
-    """Median seconds per round and peak memory of this process and its workers."""
-    import psutil
+def run_rounds(num_clients: int) -> float:
+    """Return the median seconds per round."""
+    import torch
 
     from benchmarks.workload import BACKBONES, Rounds, experiment
+    from unisono.data.datasets import Dataset
 
-    # Ten times the clients hold a tenth of the samples each; six batches of ten samples are the same work for both.
-    over = {"training": {"local_steps": 6, "batch_size": 10}}
-    rounds = Rounds.start(experiment(BACKBONES["cfcl-cnn"], num_clients, over=over))
-    seconds = median(rounds.seconds() for _ in range(REPEATS))
-    own = psutil.Process()
-    memory = sum(process.memory_full_info().pss for process in [own, *own.children(recursive=True)])
+    samples = torch.empty(max(NUM_SAMPLES, 2 * num_clients), 1, 8, 8, dtype=torch.uint8).random_()
+    dataset = Dataset("noise", samples, None, samples[:0], None, ())
+    over = {"training": {"local_steps": 20, "batch_size": 2}, "evaluation": {"probes": []}}
+    rounds = Rounds.start(experiment(BACKBONES["cfcl-cnn"], num_clients, over=over, dataset=dataset))
+    seconds = median(rounds.seconds() for _ in range(ROUNDS))
     rounds.engine.close()
-    return {"seconds": seconds, "megabytes": memory / 2**20}
+    return seconds
 
 
-def report() -> None:
-    """Prints the table; each size is measured in a process of its own, twice, in turn."""
-    print("ten times more clients, same data, same cohort of 20, 6 steps each (cfcl-cnn, 2 workers)")
-    results: dict[int, list[dict[str, float]]] = {100: [], 1000: []}
-    for _ in range(3):
+def measure(num_clients: int) -> tuple[float, float]:
+    """Return seconds per round and peak megabytes of a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.clients", str(num_clients)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, tree_megabytes(process.pid))
+        time.sleep(0.2)
+    if process.returncode or process.stdout is None:
+        raise RuntimeError(f"{num_clients} clients failed")
+    return float(process.stdout.read()), peak
+
+
+def tables() -> list[Table]:
+    """Measure each size in processes of its own, in turn."""
+    results: dict[int, list[tuple[float, float]]] = {num_clients: [] for num_clients in SIZES}
+    for _ in range(REPEATS):
         for num_clients, found in results.items():
-            command = [sys.executable, "-m", "benchmarks.clients", str(num_clients)]
-            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            found.append(json.loads(output.splitlines()[-1]))
-    middle = {n: {key: median(entry[key] for entry in found) for key in found[0]} for n, found in results.items()}
-    print(f"{'clients':>8} {'s/round':>8} {'MB (PSS)':>9}")
-    for num_clients, entry in middle.items():
-        print(f"{num_clients:8d} {entry['seconds']:8.3f} {entry['megabytes']:9.0f}")
-    ratios = {key: middle[1000][key] / middle[100][key] for key in middle[100]}
-    print(f"{'ratio':>8} {ratios['seconds']:8.2f} {ratios['megabytes']:9.2f}")
+            found.append(measure(num_clients))
+    wanted = {10_000: "as much memory as 100", 1_000_000: "at most 1,300 MB"}
+    rows = [
+        [
+            f"{num_clients:,}",
+            f"{median(seconds for seconds, _ in found):.2f}",
+            f"{median(megabytes for _, megabytes in found):.0f}",
+            wanted.get(num_clients, ""),
+        ]
+        for num_clients, found in results.items()
+    ]
+    text = (
+        "A cohort of 20 clients, 20 steps of two samples each, out of more and more clients: SimCLR with the CNN of CF-CL on "
+        f"{NUM_SAMPLES:,} images of 8x8, two per client for a million clients; two workers. Medians of {REPEATS} interleaved "
+        "repeats; memory is the peak of the whole process tree (PSS), from the start of the program."
+    )
+    return [Table("Number of clients", text, ["clients", "s per round", "peak MB", "wanted"], rows)]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(measure_here(int(sys.argv[1]))))
-    else:
-        report()
+    print(run_rounds(int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""The same work on a bare loop, on the embedded engine, on Flower's simulation, and on Apple's pfl where it is installed.
+"""The same work on a bare loop, on the embedded engine, on Flower's simulation, and on Apple's pfl.
 
 100 clients with equally many samples of fashion-mini, 20 per round, federated averaging of SimCLR: the CNN of CF-CL with one
 epoch of batches of 16, and a ResNet-18 of 11 million parameters with one such step per client, with ImageNet's stem: much to
@@ -11,7 +11,6 @@ the largest sum of PSS over its whole process tree.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -22,10 +21,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psutil
+
+from benchmarks.tables import Table
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "cfcl-cnn": {"model": {"backbone": "cfcl-cnn"}, "training": {"local_epochs": 1}},
@@ -36,8 +38,17 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 NUM_CLIENTS = 100
 COHORT = 20
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "4"))
 """The first round is start-up; the median is over the others."""
+REPEATS = int(os.environ.get("BENCH_REPEATS", "3"))
+TITLES = {
+    "cfcl-cnn": "The CNN of CF-CL, 45,000 parameters; one epoch per client.",
+    "resnet18": "ResNet-18 with ImageNet's stem and group norm, 11 million parameters; one step per client.",
+}
+WANTED = {
+    "cfcl-cnn": {"unisono": "start-up at most 3 s", "Flower with Ray": "at least 2.5", "pfl": "at least 1.4"},
+    "resnet18": {"unisono": "at most 700 MB", "Flower with Ray": "at least 2.5", "pfl": "at least 1.4"},
+}
 
 
 @lru_cache(maxsize=1)
@@ -231,19 +242,22 @@ def pfl(workload: str, tick: Callable[[], None]) -> None:
 
 VARIANTS: dict[str, Callable[[str, Callable[[], None]], None]] = {
     "bare loop": bare,
-    "embedded": embedded,
-    "Flower": flower,
+    "unisono": embedded,
+    "Flower with Ray": flower,
     "pfl": pfl,
 }
-NEEDS = {"Flower": ("flwr", "ray"), "pfl": ("pfl",)}
+NEEDS = {"Flower with Ray": ("flwr", "ray"), "pfl": ("pfl",)}
+PFL = ("pfl==0.6.0", "prv_accountant")
 
 
-def measure(variant: str, workload: str) -> dict[str, float]:
+def measure(variant: str, workload: str, environment: dict[str, str] | None = None) -> dict[str, float]:
     """Seconds per round, seconds of start-up, and peak megabytes of one variant, in a process of its own."""
     start = time.time()
     with tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, "-m", "benchmarks.frameworks", variant, workload]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=environment
+        )
         peak = 0.0
         try:
             while process.poll() is None:
@@ -257,9 +271,10 @@ def measure(variant: str, workload: str) -> dict[str, float]:
             errors.seek(0)
             raise RuntimeError(f"{variant} failed on {workload}:\n{errors.read()[-2000:]}")
     ticks = json.loads(output.splitlines()[-1])
-    rounds = [after - before for before, after in itertools.pairwise(ticks)]
-    seconds = median(rounds)
-    return {"seconds": seconds, "startup": ticks[0] - start - seconds, "megabytes": peak}
+    seconds = median(after - before for before, after in itertools.pairwise(ticks))
+    startup = ticks[0] - start - seconds
+    print(f"{workload}, {variant}: {seconds:.2f} s per round, {startup:.1f} s of start-up, {peak:.0f} MB", flush=True)
+    return {"seconds": seconds, "startup": startup, "megabytes": peak}
 
 
 def tree_megabytes(pid: int) -> float:
@@ -277,25 +292,45 @@ def tree_megabytes(pid: int) -> float:
     return total / 2**20
 
 
-def report() -> None:
-    """Prints a table per workload, and what the embedded engine is compared with the others."""
-    print(f"{NUM_CLIENTS} clients, {COHORT} per round, batch 16; median of {ROUNDS - 1} rounds")
-    for workload in WORKLOADS:
-        columns = f"{'s/round':>8} {'start-up s':>11} {'peak MB (PSS)':>14}  {'embedded: faster':>16} {'of its memory':>14}"
-        print(f"{workload:14} {columns}")
-        found = {name: measure(name, workload) for name in VARIANTS if _is_installed(name)}
-        ours = found["embedded"]
-        for name, entry in found.items():
-            print(
-                f"  {name:12} {entry['seconds']:8.2f} {entry['startup']:11.1f} {entry['megabytes']:14.0f}  "
-                f"{entry['seconds'] / ours['seconds']:15.2f}x {ours['megabytes'] / entry['megabytes']:13.2f}x"
-            )
-        for name in sorted(set(VARIANTS) - set(found)):
-            print(f"  {name:12} not installed")
+def tables(workload: str) -> list[Table]:
+    """Measure every framework on a network, in turn."""
+    environment = with_pfl()
+    names = [name for name in VARIANTS if _is_installed(name, environment)]
+    repeats = [{name: measure(name, workload, environment) for name in names} for _ in range(REPEATS)]
+    rows = []
+    for name in names:
+        seconds, startup, megabytes = (
+            median(repeat[name][key] for repeat in repeats) for key in ("seconds", "startup", "megabytes")
+        )
+        ratio = median(repeat[name]["seconds"] / repeat["unisono"]["seconds"] for repeat in repeats)
+        wanted = WANTED[workload].get(name, "")
+        rows.append([name, f"{seconds:.2f}", f"{ratio:.2f}", f"{startup:.1f}", f"{megabytes:.0f}", wanted])
+    rows += [[name, *["not installed"] * 4, ""] for name in VARIANTS if name not in names]
+    text = (
+        f"{TITLES[workload]} {NUM_CLIENTS} clients, {COHORT} per round, batches of 16, SimCLR on fashion-mini. Medians of "
+        f"{REPEATS} interleaved repeats, each a process of its own that runs {ROUNDS} rounds (the first is start-up). "
+        "Memory is the peak of the whole process tree (PSS: pages that processes share count once). The bare loop has one "
+        "thread, unisono two workers, Flower two actors of one core each, and pfl one process with as many threads as torch "
+        "takes."
+    )
+    header = ["", "s per round", "times unisono's", "start-up s", "peak MB", "wanted"]
+    return [Table(f"Frameworks: {workload}", text, header, rows)]
 
 
-def _is_installed(variant: str) -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in NEEDS.get(variant, ()))
+def with_pfl() -> dict[str, str]:
+    """Return the environment of a process that finds pfl, which is installed once into a folder of its own."""
+    folder = Path.home() / ".cache" / "unisono-benchmarks" / "-".join(PFL).replace("==", "-")
+    if not (folder / "pfl").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *PFL]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            print("pfl could not be installed")
+    path = os.pathsep.join(part for part in (os.environ.get("PYTHONPATH", ""), str(folder)) if part)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def _is_installed(variant: str, environment: dict[str, str]) -> bool:
+    code = f"import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, {NEEDS.get(variant, ())!r})))"
+    return subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
 def _run(variant: str, workload: str) -> None:
@@ -306,7 +341,4 @@ def _run(variant: str, workload: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        _run(sys.argv[1], sys.argv[2])
-    else:
-        report()
+    _run(sys.argv[1], sys.argv[2])

@@ -1,79 +1,165 @@
-"""Number formats and memory formats: time of a training step, taken in turn."""
+"""Number formats and memory formats: time of a training step, taken in turn, and whether the choice of ``auto`` is the fastest.
+
+Every format is measured for every kind of network that ``training.precision = "auto"`` may meet; the choice itself goes by name
+and shape alone (``models/half_precision.py``, ``models/memory_format.py``), so that results repeat bit by bit.
+"""
 
 from __future__ import annotations
 
 import time
-from itertools import product
-from typing import Literal
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from unisono.models.architectures.convnet import ChannelsLast
+from benchmarks.tables import Table
+from benchmarks.workload import Rounds, experiment
 from unisono.models.backbones import ModelConfig, make_backbone
-from unisono.models.half_precision import Precision, in_precision
+from unisono.models.half_precision import Precision, fitting_precision, has_bf16, in_precision
+from unisono.models.memory_format import ChannelsLast
 
-BATCH_SIZE = 64
-REPEATS, STEPS = 12, 3
-CASES: tuple[tuple[tuple[int, int, int], ModelConfig], ...] = tuple(
-    (shape, ModelConfig(backbone=backbone, width=width, norm=norm))
-    for (shape, backbone, width), norm in product(
-        (((1, 28, 28), "convnet", 1.0), ((3, 32, 32), "convnet", 1.0), ((3, 32, 32), "resnet18", 0.25)), ("batch", "group")
-    )
+BATCH_SIZE = 32
+REPEATS = 9
+TOLERANCE = 1.05
+"""A choice is right if no other is faster by more than this: two runs of the same step differ as much."""
+WANTED = 1.4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and the shape of its samples."""
+
+    shape: tuple[int, ...]
+    backbone: str
+    width: float = 1.0
+    norm: Literal["batch", "group"] = "batch"
+    over: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Words for the table."""
+        norm = f", {self.norm} norm" if self.backbone.startswith(("convnet", "resnet")) else ""
+        more = "".join(f", {key} {value}" for key, value in self.over.items())
+        return f"{self.backbone} x {self.width:g}{norm}, {'x'.join(map(str, self.shape))}{more}"
+
+
+SHAPES: tuple[tuple[tuple[int, ...], str, float, dict[str, Any]], ...] = (
+    ((1, 28, 28), "convnet", 1.0, {}),
+    ((3, 32, 32), "convnet", 1.0, {}),
+    ((3, 64, 64), "convnet", 1.0, {}),
+    ((1, 28, 28), "resnet18", 0.25, {}),
+    ((3, 32, 32), "resnet18", 0.25, {}),
+    ((3, 32, 32), "resnet18", 1.0, {"stem": "imagenet"}),
+    ((3, 32, 32), "resnet50", 0.25, {}),
+    ((6, 128), "resnet1d", 0.5, {}),
 )
-Memory = Literal["plain", "last", "weights"]
-FORMATS: dict[str, tuple[Precision, Memory]] = {
-    "fp32 plain": ("fp32", "plain"),
-    "fp32": ("fp32", "last"),
-    "fp32 cl": ("fp32", "weights"),
-    "bf16 plain": ("bf16", "plain"),
-    "bf16": ("bf16", "last"),
-    "bf16 cl": ("bf16", "weights"),
+NORMS: tuple[Literal["batch", "group"], ...] = ("batch", "group")
+CASES = (
+    *(Case(shape, backbone, width, norm, over) for shape, backbone, width, over in SHAPES for norm in NORMS),
+    Case((3, 32, 32), "cct-2-3x2"),
+    Case((3, 32, 32), "vit", 0.25),
+    Case((1, 28, 28), "cfcl-cnn"),
+)
+FORMATS: dict[str, tuple[Precision, bool]] = {
+    "fp32": ("fp32", False),
+    "fp32, channels last": ("fp32", True),
+    "bf16": ("bf16", False),
+    "bf16, channels last": ("bf16", True),
 }
-"""Precision and memory: nothing in channels-last memory, activations (the default), or activations and weights."""
 
 
 class Step:
-    """Training steps of a backbone on random views, on one thread."""
+    """Training steps of a backbone on random views, on one thread, with activations in a memory format."""
 
-    def __init__(self, shape: tuple[int, int, int], config: ModelConfig, precision: Precision, memory: Memory) -> None:
+    def __init__(self, case: Case, precision: Precision, channels_last: bool) -> None:
         torch.manual_seed(0)
-        self.nets = nn.ModuleDict({"encoder": make_backbone(config, shape, (0.5,), (0.25,))})
-        if memory == "plain":
-            for parent in list(self.nets.modules()):
-                for name, layer in list(parent.named_children()):
-                    if isinstance(layer, ChannelsLast):
-                        setattr(parent, name, nn.Identity())
-        if memory == "weights":
-            self.nets = self.nets.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        config = ModelConfig(backbone=case.backbone, width=case.width, norm=case.norm, **case.over)
+        self.nets = nn.ModuleDict({"encoder": make_backbone(config, case.shape, (0.5,), (0.25,))})
+        changes = [part for part in self.nets.modules() if isinstance(part, ChannelsLast)]
+        self.has_formats = bool(changes)
+        self.chosen = not changes or (changes[0].in_half if precision == "bf16" else changes[0].in_full) == channels_last
+        for part in changes:
+            part.in_half = part.in_full = channels_last
         self.optimizer = torch.optim.SGD(self.nets.parameters(), lr=0.01, fused=True)
-        self.views = torch.rand(BATCH_SIZE, *shape)
+        self.views = torch.rand(BATCH_SIZE, *case.shape)
         self.precision = precision
+        self.seconds()
 
     def seconds(self) -> float:
-        """Processor time of a step, mean of a few."""
+        """Processor time of a step."""
         start = time.process_time()
-        for _ in range(STEPS):
-            self.optimizer.zero_grad()
-            with in_precision(self.nets, self.precision):
-                self.nets["encoder"](self.views).square().mean().backward()
-            self.optimizer.step()
-        return (time.process_time() - start) / STEPS
+        self.optimizer.zero_grad()
+        with in_precision(self.nets, self.precision):
+            self.nets["encoder"](self.views).square().mean().backward()
+        self.optimizer.step()
+        return time.process_time() - start
 
 
-def report() -> None:
-    """Prints the fastest step of every format; weights in channels-last memory are marked cl, convnets without any plain."""
+def measure(case: Case) -> tuple[dict[str, float], str]:
+    """Return the milliseconds of a step by format, median over interleaved repeats, and the format that ``auto`` takes."""
+    steps = {name: Step(case, *way) for name, way in FORMATS.items()}
+    if not next(iter(steps.values())).has_formats:
+        steps = {name: step for name, step in steps.items() if not FORMATS[name][1]}
+    rounds = [{name: step.seconds() for name, step in steps.items()} for _ in range(REPEATS)]
+    chosen = fitting_precision("auto", True, case.backbone, on_gpu=False)
+    choice = next(name for name, step in steps.items() if step.precision == chosen and step.chosen)
+    return {name: 1000 * median(times[name] for times in rounds) for name in steps}, choice
+
+
+def steps_table() -> Table:
+    """Measure the step of every case in every format."""
+    rows, num_right = [], 0
+    for case in CASES:
+        found, choice = measure(case)
+        right = found[choice] <= TOLERANCE * min(found.values())
+        num_right += right
+        gain = min(found[name] for name in found if name.startswith("fp32")) / found[choice]
+        cells = [f"{found[name]:.1f}" if name in found else "" for name in FORMATS]
+        rows.append([case.name, *cells, choice, f"{gain:.2f}", "yes" if right else f"no: {min(found, key=found.__getitem__)}"])
+    text = (
+        f"Milliseconds of one training step of {BATCH_SIZE} views on one thread, median of {REPEATS} interleaved repeats. "
+        f'"auto" takes, by the name and shape alone, bf16 where the processor multiplies it. '
+        f"The choice is right (no other faster by more than {TOLERANCE - 1:.0%}) in {num_right} of {len(CASES)} cases."
+    )
+    if not has_bf16(torch.device("cpu")):
+        text += " This processor does not multiply bf16 itself, so auto is fp32 here and the columns of bf16 are no guide."
+    return Table("Number format and memory format", text, ["network", *FORMATS, "auto", "times the best fp32", "right"], rows)
+
+
+def rounds_table(repeats: int = 5) -> Table:
+    """Measure rounds of the embedded engine in fp32 and with ``auto``, in turn."""
+    rows = []
+    models: dict[str, dict[str, Any]] = {
+        "convnet": {"backbone": "convnet"},
+        "ResNet-18 / 4, group norm": {"backbone": "resnet18", "width": 0.25, "norm": "group"},
+        "ResNet-18 / 4, batch norm": {"backbone": "resnet18", "width": 0.25},
+    }
+    for name, model in models.items():
+        runs = {
+            precision: Rounds.start(experiment(model, over={"training": {"precision": precision, "local_steps": 2}}))
+            for precision in ("fp32", "auto")
+        }
+        pairs = [{precision: run.seconds() for precision, run in runs.items()} for _ in range(repeats)]
+        for run in runs.values():
+            run.engine.close()
+        seconds = {precision: median(pair[precision] for pair in pairs) for precision in runs}
+        ratio = median(pair["fp32"] / pair["auto"] for pair in pairs)
+        rows.append([name, f"{seconds['fp32']:.2f}", f"{seconds['auto']:.2f}", f"{ratio:.2f}"])
+    text = (
+        f"Seconds per round of SimCLR on fashion-mini (20 clients, two batches of 16 each, two workers), median of {repeats} "
+        f"interleaved rounds. Wanted: a ratio of at least {WANTED}."
+    )
+    return Table('precision = "auto" in whole rounds', text, ["network", "fp32", "auto", "ratio"], rows)
+
+
+def tables() -> list[Table]:
+    """Measure whole rounds."""
+    return [rounds_table()]
+
+
+def step_tables() -> list[Table]:
+    """Measure single steps."""
     torch.set_num_threads(1)
-    print(f"training step, {BATCH_SIZE} views, 1 thread, milliseconds; activations in channels-last memory unless plain")
-    print(f"{'':32}" + "".join(f"{name:>12}" for name in FORMATS))
-    for shape, config in CASES:
-        shown = {name: way for name, way in FORMATS.items() if config.backbone == "convnet" or way[1] != "plain"}
-        steps = {name: Step(shape, config, *way) for name, way in shown.items()}
-        rounds = [{name: step.seconds() for name, step in steps.items()} for _ in range(REPEATS)]
-        fastest = {name: f"{1000 * min(times[name] for times in rounds):.1f}" for name in steps}
-        label = f"{config.backbone} x {config.width:g}, {'x'.join(map(str, shape))}, {config.norm}"
-        print(f"{label:32}" + "".join(f"{fastest.get(name, ''):>12}" for name in FORMATS), flush=True)
-
-
-if __name__ == "__main__":
-    report()
+    return [steps_table()]

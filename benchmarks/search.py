@@ -1,4 +1,4 @@
-"""Search among features: our exact blocked search beside libraries, one thread each.
+"""Search among features: our exact blocked search and our index beside libraries, one thread each.
 
 ``python benchmarks/search.py`` measures what is installed. Libraries may come from another environment by PYTHONPATH.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unisono.evaluation.search import nearest_rows
+from unisono.evaluation.search import exact_rows
 
 Features = NDArray[np.float32]
 Search = Callable[[Features, int], NDArray[Any]]
@@ -23,7 +23,14 @@ TOP = 10
 
 def _exact(among: Features) -> Search:
     rows = torch.from_numpy(among)
-    return lambda queries, top: nearest_rows(torch.from_numpy(queries), rows, top)[0].numpy()
+    return lambda queries, top: exact_rows(torch.from_numpy(queries), rows, top)[0].numpy()
+
+
+def _index(among: Features) -> Search:
+    from unisono.evaluation.index import Index
+
+    index = Index(torch.from_numpy(among))
+    return lambda queries, top: index.nearest(torch.from_numpy(queries), top)[0].numpy()
 
 
 def _faiss_flat(among: Features) -> Search:
@@ -72,6 +79,7 @@ def _sklearn(among: Features) -> Search:
 
 SEARCHES: dict[str, Callable[[Features], Search]] = {
     "exact (unisono)": _exact,
+    "index (unisono)": _index,
     "faiss flat": _faiss_flat,
     "scikit-learn brute": _sklearn,
     "faiss HNSW": _faiss_hnsw,

@@ -8,27 +8,26 @@ import time
 from pathlib import Path
 from statistics import median
 
+from benchmarks.tables import Table
+
 REPEATS = 5
 
 
-def seconds_of(command: list[str]) -> float:
-    """Median wall-clock time of a command."""
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
-        times.append(time.perf_counter() - start)
-    return median(times)
-
-
-def report() -> None:
-    """Prints the times."""
+def tables() -> list[Table]:
+    """Time the commands, in turn."""
     program = str(Path(sys.executable).with_name("unisono"))
-    print(f"unisono --help              {seconds_of([program, '--help']):.2f} s")
-    print(f"import unisono              {seconds_of([sys.executable, '-c', 'import unisono']):.2f} s")
-    print(f"import torch                {seconds_of([sys.executable, '-c', 'import torch']):.2f} s")
-    print(f"import unisono; unisono.run {seconds_of([sys.executable, '-c', 'import unisono; unisono.run']):.2f} s")
+    commands = {
+        "unisono --help": [program, "--help"],
+        "import unisono": [sys.executable, "-c", "import unisono"],
+        "import unisono; unisono.run": [sys.executable, "-c", "import unisono; unisono.run"],
+        "import torch, for comparison": [sys.executable, "-c", "import torch"],
+    }
+    rounds = [{name: _seconds_of(command) for name, command in commands.items()} for _ in range(REPEATS)]
+    rows = [[name, f"{median(times[name] for times in rounds):.2f}"] for name in commands]
+    return [Table("Commands", f"Seconds, median of {REPEATS} interleaved repeats.", ["command", "s"], rows)]
 
 
-if __name__ == "__main__":
-    report()
+def _seconds_of(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    return time.perf_counter() - start

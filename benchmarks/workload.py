@@ -13,6 +13,7 @@ import torch
 from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.context import Context
+from unisono.data.datasets import Dataset
 from unisono.engines.embedded import EmbeddedEngine
 from unisono.experiment import Experiment
 from unisono.federation.client_store import ClientStateStore
@@ -28,9 +29,13 @@ BACKBONES: dict[str, dict[str, Any]] = {
 
 
 def experiment(
-    model: dict[str, Any], num_clients: int = 100, workers: int = 2, over: dict[str, Any] | None = None
+    model: dict[str, Any],
+    num_clients: int = 100,
+    workers: int = 2,
+    over: dict[str, Any] | None = None,
+    dataset: Dataset | None = None,
 ) -> Experiment:
-    """100 clients with equally many samples, 20 per round, batch 16, one local epoch."""
+    """100 clients with equally many samples, 20 per round, batch 16, one local epoch; of fashion-mini unless a set is given."""
     tree = {
         "method": {"name": "simclr", "projection_dim": 128},
         "data": {"dataset": "fashion-mini"},
@@ -40,7 +45,7 @@ def experiment(
         "cohort": {"size": 20},
         "engine": {"workers": workers, "device": "cpu"},
     }
-    return Experiment.prepare(resolve(merge(tree, over or {})))
+    return Experiment.prepare(resolve(merge(tree, over or {})), dataset)
 
 
 @dataclass

@@ -1,13 +1,19 @@
-"""Sphinx configuration: Markdown pages, the API from docstrings."""
+"""Sphinx configuration: Markdown pages, the API from docstrings, formulas as MathML, so that pages need no network."""
 
 import re
 from typing import Any
 
+from latex2mathml.converter import convert
+
 project = "unisono"
 author = "The unisono developers"
-extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "unisono"
+html_show_copyright = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 autodoc_typehints = "description"
 autodoc_mock_imports: list[str] = []
@@ -20,6 +26,26 @@ def escape_formulas(app: Any, what: str, name: str, thing: Any, options: Any, li
     lines[:] = [re.sub(r"(?<![*`\w])\*(?=[a-z])|\|", r"\\\g<0>", line) for line in lines]
 
 
+def inline_formula(translator: Any, node: Any) -> None:
+    """Write a formula of a line; what follows it on the line stays in place."""
+    translator.body.append(convert(node.astext()))
+    raise_skip()
+
+
+def formula(translator: Any, node: Any) -> None:
+    """Write a formula that stands alone."""
+    translator.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>\n')
+    raise_skip()
+
+
+def raise_skip() -> None:
+    """Tell Sphinx that the node is written."""
+    from docutils.nodes import SkipNode
+
+    raise SkipNode
+
+
 def setup(app: Any) -> None:
     """Before napoleon, which comes at 500."""
     app.connect("autodoc-process-docstring", escape_formulas, priority=400)
+    app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))

@@ -120,5 +120,6 @@ for axes, label in zip(panels, ALPHAS, strict=True):
 panels[0].set_ylabel("linear probe, %")
 panels[0].legend()
 figure.savefig(FOLDER / "comparison.png", dpi=150)
-print(f"Plot: {FOLDER / 'comparison.png'}; runs to look into with 'unisono show' or 'unisono compare': {FOLDER}")
+print(f"Runs for 'unisono show' and 'unisono compare': {FOLDER}")
+print(f"Look at it: {FOLDER / 'comparison.png'}")
 figure  # noqa: B018

@@ -34,6 +34,7 @@ SMALL = [
     "evaluation.probe_every=0",
     "report.enabled=false",
 ]
+REPORT = ["report.enabled=true", "report.points=200"]
 PLACE = {"dataset": "digits", "clients": 10, "alpha": 0.1, "workers": 0}
 
 # %% [markdown]
@@ -57,7 +58,7 @@ assert aligned == 0
 
 # %%
 runs = {
-    "align-uniform": unisono.run(METHOD, **PLACE, rounds=5, name="align-uniform", set=SMALL),
+    "align-uniform": unisono.run(METHOD, **PLACE, rounds=5, name="align-uniform", set=[*SMALL, *REPORT]),
     "simclr": unisono.run("simclr", **PLACE, rounds=5, name="simclr", set=SMALL),
 }
 for entry in runs["align-uniform"].metrics:
@@ -102,3 +103,4 @@ results = check_method(str(METHOD))
 for result in results:
     print(f"{'ok' if result.passed else 'FAILED':<8}{result.name:<30}{result.summary if result.passed else result.message}")
 print(f"{sum(result.passed for result in results)} of {len(results)} checks passed")
+print(f"Look at it: {loaded.path / 'report.html'}")

@@ -135,3 +135,4 @@ probe = torch.rand(5, *shape)
 with torch.no_grad():
     difference = float((elsewhere(probe) - loaded.encoder(probe)).abs().max())
 print(f"Encoder: {FOLDER / 'encoder.pt2'}; its features differ from those of the run by {difference:.0e} at most")
+print(f"Look at it: {run.path / 'gallery.html'}")

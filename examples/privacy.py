@@ -96,7 +96,8 @@ except ClientError as error:
 # the smallest centroid.
 
 # %%
-run = unisono.run(recipe("orchestra", method={"num_global_clusters": 8, "num_local_clusters": 4}))
+few = {"num_global_clusters": 8, "num_local_clusters": 4}
+run = unisono.run(recipe("orchestra", method=few, report={"enabled": True, "points": 0}))
 stated = json.loads((run.path / "privacy.json").read_text())
 print(f"\norchestra: {', '.join(sorted(stated['leaves_a_client']))} left its clients")
 print(f"  {stated['model_updates']}")
@@ -123,3 +124,11 @@ else:
     )
     stated = json.loads((noisy.path / "privacy.json").read_text())
     print(f"\nsimclr with noise: {stated['model_updates']}")
+
+# %% [markdown]
+# ## In the report
+#
+# The section "Privacy" of a run's report says the same, for people who were not there.
+
+# %%
+print(f"Look at it: {run.path / 'report.html'}")

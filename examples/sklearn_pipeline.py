@@ -13,6 +13,7 @@ from pathlib import Path
 import joblib
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -90,14 +91,17 @@ pipelines = {name: make_pipeline(front, StandardScaler(), LogisticRegression(max
 images, labels = experiment.dataset.test_samples.numpy(), experiment.dataset.test_labels.numpy()
 pool, test = slice(0, 1000), slice(1000, 1500)
 print(f"\n{'test accuracy, %':<20}" + "".join(f"{f'{count} per class':>16}" for count in (2, 5, 20)))
+COUNTS = (2, 5, 20)
+means = {}
 for name, pipeline in pipelines.items():
     cells = []
-    for count in (2, 5, 20):
+    for count in COUNTS:
         scores = []
         for draw in range(3):
             order = np.random.default_rng(draw).permutation(1000)
             rows = np.concatenate([order[labels[pool][order] == label][:count] for label in range(10)])
             scores.append(pipeline.fit(images[pool][rows], labels[pool][rows]).score(images[test], labels[test]))
+        means.setdefault(name, []).append(100 * np.mean(scores))
         cells.append(f"{100 * np.mean(scores):.1f} ± {100 * np.std(scores, ddof=1):.1f}")
     print(f"{name:<20}" + "".join(f"{cell:>16}" for cell in cells))
 
@@ -112,3 +116,17 @@ joblib.dump(learnt, FOLDER / "classifier.joblib")
 again = joblib.load(FOLDER / "classifier.joblib")
 same = bool((again.predict(images[test]) == learnt.predict(images[test])).all())
 print(f"\nSaved as {FOLDER / 'classifier.joblib'}; read back it {'predicts the same' if same else 'PREDICTS SOMETHING ELSE'}")
+
+# %% [markdown]
+# ## The plot
+
+# %%
+figure = Figure(figsize=(5, 3), layout="constrained")
+axes = figure.subplots()
+for name, values in means.items():
+    axes.plot(COUNTS, values, marker="o", label=name)
+axes.set(xlabel="labels per class", ylabel="accuracy, %", xticks=COUNTS)
+axes.legend()
+figure.savefig(FOLDER / "labels.png", dpi=150)
+print(f"Look at it: {FOLDER / 'labels.png'}")
+figure  # noqa: B018

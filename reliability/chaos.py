@@ -6,26 +6,23 @@ restarted, when a node is away, and how far the clock jumps. A seed that breaks 
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import multiprocessing
 import random
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Error, Message
-from flwr.proto.node_pb2 import NodeInfo
 
 from reliability.federation import SMALL, LocalGrid, make_clients, num_samples, open_client
+from reliability.weather import ChaosGrid, Clock, ServerDownError, Weather
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.core.method import Method
@@ -38,6 +35,7 @@ from unisono.engines.flower import engine as engine_module
 from unisono.engines.flower import membership as membership_module
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import FlowerMembership, Membership
+from unisono.engines.flower.pace import Pace
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundLoop, RoundRecord, ServerState
 from unisono.federation.postprocess import Postprocessor
@@ -48,152 +46,11 @@ NUM_CLIENTS, NUM_ROUNDS = 4, 3
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where schedules are played: nothing has to outlive them."""
 TIMEOUT = 20.0
-MOST_RESTARTS = 40
+MOST_RESTARTS = 30
 SETTINGS = (
     *SMALL, f"federation.rounds={NUM_ROUNDS}", "federation.strict=false", "federation.quorum=0.5", "federation.retries=30",
     "cohort.size=3", "data.image_size=8", "data.channels=1", "run.seed=5", "training.batch_size=64",
 )  # fmt: skip
-
-
-class ServerDownError(Exception):
-    """The server's process is gone."""
-
-
-class Clock:
-    """Time that passes only when somebody sleeps; it may jump."""
-
-    def __init__(self, rng: random.Random, jumps: float = 0.0) -> None:
-        self.now = 1000.0
-        self._rng = rng
-        self._jumps = jumps
-
-    def monotonic(self) -> float:
-        """Return the time."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        jump = self._rng.choice((5.0, 60.0, 3600.0)) if self._rng.random() < self._jumps else 0.0
-        self.now += max(seconds, 0.5) + jump
-
-
-@dataclass(frozen=True)
-class Weather:
-    """Probabilities of one schedule."""
-
-    lost: float
-    late: float
-    repeated: float
-    damaged: float
-    unsent: float
-    away: float
-    client_restart: float
-    server_restart: float
-    jump: float
-
-    @staticmethod
-    def draw(rng: random.Random) -> Weather:
-        """Draw a schedule's; each trouble is absent in half of them."""
-        most = (0.3, 0.5, 0.3, 0.2, 0.1, 0.2, 0.2, 0.05, 0.05)
-        return Weather(*(rng.choice((0.0, limit * rng.random())) for limit in most))
-
-
-class ChaosGrid(LocalGrid):
-    """A grid that loses, delays, repeats, reorders and damages messages.
-
-    Args:
-        path: the federation's directories.
-        rng: decides.
-        weather: how much of what.
-        clock: the time.
-    """
-
-    def __init__(self, path: Path, rng: random.Random, weather: Weather, clock: Clock) -> None:
-        super().__init__([open_client(path, number) for number in range(NUM_CLIENTS)])
-        self._path = path
-        self._rng = rng
-        self._weather = weather
-        self._clock = clock
-        self._requests: list[tuple[float, int, Message]] = []
-        self._replies: list[tuple[float, int, str, Message]] = []
-        self._order = 0
-        self._away: dict[int, float] = {}
-        self.updates_sent: Counter[int] = Counter()
-
-    def get_nodes(self) -> list[NodeInfo]:
-        for node in self.get_node_ids():
-            if self._happens(self._weather.away):
-                self._away[node] = self._clock.now + 30 * self._rng.random()
-        present = [node for node in self.get_node_ids() if self._away.get(node, 0.0) <= self._clock.now]
-        return [NodeInfo(node_id=node, public_key=b"") for node in present]
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        numbers = []
-        for message in messages:
-            if self._happens(self._weather.unsent):
-                numbers.append("")
-                continue
-            number = self._take(message)
-            numbers.append(number)
-            for _ in range(self._copies()):
-                self._requests.append((self._arrival(), self._next(), message))
-        return numbers
-
-    def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
-        if self._happens(self._weather.server_restart):
-            raise ServerDownError
-        self._deliver()
-        asked = set(numbers)
-        due = sorted(part for part in self._replies if part[0] <= self._clock.now and part[2] in asked)
-        self._replies = [part for part in self._replies if part not in due]
-        return [reply for _, _, _, reply in due]
-
-    def _deliver(self) -> None:
-        """Let clients answer the requests that have arrived, in order of arrival."""
-        due = sorted((part for part in self._requests if part[0] <= self._clock.now), key=lambda part: part[:2])
-        self._requests = [part for part in self._requests if part[0] > self._clock.now]
-        for _, _, message in due:
-            client = message.metadata.dst_node_id - 1
-            if self._happens(self._weather.client_restart):
-                self.clients[client] = open_client(self._path, client)
-            reply = self.answer(self._damage(message))
-            self.updates_sent[client] += "update" in reply.content
-            for _ in range(self._copies()):
-                found = self._damage(reply)
-                if self._happens(self._weather.damaged / 4):
-                    found = Message(Error(1, "chaos"), reply_to=message)
-                self._replies.append((self._arrival(), self._next(), message.metadata.message_id, found))
-
-    def _damage(self, message: Message) -> Message:
-        """Return the message, or a copy in which bytes have changed."""
-        if not self._happens(self._weather.damaged):
-            return message
-        damaged = copy.deepcopy(message)
-        record = self._rng.choice(list(damaged.content.values()))
-        name = self._rng.choice(list(record))
-        value = record[name]
-        if isinstance(value, bytes):
-            position = self._rng.randrange(len(value))
-            flipped = bytes([value[position] ^ self._rng.randrange(1, 256)])
-            record[name] = value[:position] + flipped + value[position + 1 :]
-        elif isinstance(value, str):
-            record[name] = value[: self._rng.randrange(len(value))] if value else "}"
-        return damaged
-
-    def _copies(self) -> int:
-        if self._happens(self._weather.lost):
-            return 0
-        return 2 if self._happens(self._weather.repeated) else 1
-
-    def _arrival(self) -> float:
-        return self._clock.now + (self._rng.expovariate(1 / 15) if self._happens(self._weather.late) else 0.0)
-
-    def _happens(self, probability: float) -> bool:
-        return self._rng.random() < probability
-
-    def _next(self) -> int:
-        self._order += 1
-        return self._order
 
 
 @dataclass
@@ -261,7 +118,7 @@ class Schedule:
 
     @property
     def is_finished(self) -> bool:
-        """True if all rounds were done; a server that is restarted too often gives up."""
+        """True if all rounds were done; a server that is restarted too often gives up, and what it has is checked."""
         return len(self.counted) == NUM_ROUNDS
 
 
@@ -275,29 +132,34 @@ def play(seed: int, template: Path) -> Schedule:
     rng = random.Random(seed)
     weather = Weather.draw(rng)
     with tempfile.TemporaryDirectory(prefix="unisono-chaos-", dir=MEMORY) as scratch:
-        path, plain = Path(scratch) / "federation", Path(scratch) / "plain"
+        path = Path(scratch) / "federation"
         shutil.copytree(template, path)
-        shutil.copytree(template, plain)
         counted, restarts = Counted(), 0
         checkpoints = Checkpoints(Path(scratch) / "checkpoints", keep=2)
         clock = Clock(rng, weather.jump)
-        grid = ChaosGrid(path, rng, weather, clock)
-        state: ServerState | None = None
+        grid = ChaosGrid(path, rng, weather, clock, NUM_CLIENTS)
         with virtual(clock):
-            while state is None or state.round < NUM_ROUNDS:
+            while len(counted.rounds) < NUM_ROUNDS and restarts <= MOST_RESTARTS:
                 try:
-                    state = serve(grid, connect(grid), [counted], checkpoints)
+                    serve(grid, connect(grid), [counted], checkpoints)
                 except (ServerDownError, UserError):
                     restarts += 1
-                    if restarts > MOST_RESTARTS:
-                        return Schedule(seed, _check(counted, grid, path), restarts, counted.rounds)
         problems = _check(counted, grid, path)
-        progress = Counted()
-        undisturbed = LocalGrid([open_client(plain, number) for number in range(NUM_CLIENTS)])
-        expected = serve(undisturbed, Present(counted.rounds, progress), [progress], None)
-        if to_bytes(expected.server) != to_bytes(state.server):
-            problems.append("the model is not the one of the answers that were counted")
+        if counted.rounds:
+            found = checkpoints.server_at(checkpoints.rounds()[-1])
+            if to_bytes(found) != undisturbed(tuple(map(tuple, counted.rounds)), template):
+                problems.append("the model is not the one of the answers that were counted")
         return Schedule(seed, problems, restarts, counted.rounds)
+
+
+@cache
+def undisturbed(counted: tuple[tuple[int, ...], ...], template: Path) -> bytes:
+    """Return the server's state after rounds in which these clients were counted, without any trouble."""
+    with tempfile.TemporaryDirectory(prefix="unisono-chaos-", dir=MEMORY) as scratch:
+        path, progress = Path(scratch) / "federation", Counted()
+        shutil.copytree(template, path)
+        grid = LocalGrid([open_client(path, number) for number in range(NUM_CLIENTS)])
+        return to_bytes(serve(grid, Present(counted, progress), [progress], None, len(counted)).server)
 
 
 def connect(grid: LocalGrid) -> FlowerMembership:
@@ -310,7 +172,13 @@ def connect(grid: LocalGrid) -> FlowerMembership:
     return members
 
 
-def serve(grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], checkpoints: Checkpoints | None) -> ServerState:
+def serve(
+    grid: LocalGrid,
+    members: Membership,
+    callbacks: Sequence[Callback],
+    checkpoints: Checkpoints | None,
+    rounds: int = NUM_ROUNDS,
+) -> ServerState:
     """Run the server's loop from its newest checkpoint to the end.
 
     Args:
@@ -318,6 +186,7 @@ def serve(grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], c
         members: who is there.
         callbacks: told who was counted.
         checkpoints: written after every round; none for an undisturbed run.
+        rounds: where the end is.
     """
     config, method, spec = _setting()
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
@@ -326,7 +195,7 @@ def serve(grid: LocalGrid, members: Membership, callbacks: Sequence[Callback], c
     loop = RoundLoop(method, FlowerEngine(grid, members, policy, spec), store, config.loop, config.run.seed)
     state = loop.initial_state()
     if checkpoints is None:
-        return loop.run(state, callbacks)
+        return loop.run(state, callbacks, rounds)
     if checkpoints.rounds():
         state = checkpoints.load(checkpoints.rounds()[-1], store).state
     return loop.run(state, [*callbacks, _Saving(checkpoints, store)])
@@ -374,12 +243,14 @@ def _check(counted: Counted, grid: ChaosGrid, path: Path) -> list[str]:
 def virtual(clock: Clock) -> Iterator[None]:
     """Give the server's loop a clock of its own."""
     modules: Sequence[Any] = (engine_module, membership_module)
-    real = [module.time for module in modules]
+    real, real_pace = [module.time for module in modules], Pace
     try:
         for module in modules:
             module.time = clock
+        engine_module.Pace = partial(Pace, now=clock.monotonic)  # type: ignore[misc, assignment]
         yield
     finally:
+        engine_module.Pace = real_pace  # type: ignore[misc]
         for module, time in zip(modules, real, strict=True):
             module.time = time
 

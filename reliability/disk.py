@@ -31,12 +31,16 @@ class FaultyDisk:
         fault: ``full`` refuses everything that takes space from the n-th operation on; ``broken`` fails once; ``killed`` ends
             the process, in the middle of a write; ``power`` ends it and leaves only what was synced.
         at: n, from 1; 0 counts only.
+        watch: called before each operation, when the directory is as a kill in its middle would leave it; nothing fails then.
     """
 
-    def __init__(self, root: Path, fault: Fault = "broken", at: int = 0) -> None:
+    def __init__(
+        self, root: Path, fault: Fault = "broken", at: int = 0, watch: Callable[[FaultyDisk], None] | None = None
+    ) -> None:
         self.root = root.resolve()
         self.fault = fault
         self.at = at
+        self._watch = watch
         self.num_operations = 0
         self.durable = Durable(self.root) if fault == "power" else None
 
@@ -53,15 +57,23 @@ class FaultyDisk:
             return False
         return isinstance(found, str) and (found == str(self.root) or found.startswith(f"{self.root}{os.sep}"))
 
-    def count(self, operation: str, path: str, half: Callable[[], object] = lambda: None) -> None:
+    def count(
+        self, operation: str, path: str, half: Callable[[], object] = lambda: None, undo: Callable[[], object] = lambda: None
+    ) -> None:
         """Count an operation that is about to happen, or let it fail.
 
         Args:
             operation: its name.
             path: of the file, for the message.
             half: does the first half of it; a kill comes in the middle.
+            undo: undoes the half.
         """
         self.num_operations += 1
+        if self._watch is not None:
+            half()
+            self._watch(self)
+            undo()
+            return
         if self.at == 0 or self.num_operations < self.at:
             return
         is_first = self.num_operations == self.at
@@ -141,8 +153,13 @@ class _File(io.FileIO):
         return super().truncate(size)
 
     def write(self, content: Any) -> int:
-        data = bytes(content)
-        self._disk.count("write", self._path, lambda: super(_File, self).write(data[: len(data) // 2]))
+        data, place, size = bytes(content), self.tell(), os.fstat(self.fileno()).st_size
+
+        def undo() -> None:
+            super(_File, self).truncate(size)
+            self.seek(place)
+
+        self._disk.count("write", self._path, lambda: super(_File, self).write(data[: len(data) // 2]), undo)
         return super().write(data)
 
 
@@ -174,12 +191,12 @@ class Durable:
             size = os.fstat(handle).st_size
             self._files[number] = os.pread(self._held[number], size, 0)
 
-    def restore(self) -> None:
-        """Put the directory into the state after the cut."""
-        number = self._root.stat().st_ino
-        for path in self._root.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self._write(self._root, number)
+    def restore(self, path: Path | None = None) -> None:
+        """Put the directory, or another in its place, into the state after the cut."""
+        target = self._root if path is None else path
+        for part in target.iterdir():
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        self._write(target, self._root.stat().st_ino)
 
     def _write(self, path: Path, number: int) -> None:
         for name, (child, is_directory) in self._directories.get(number, {}).items():

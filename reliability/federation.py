@@ -26,7 +26,7 @@ POLICY: dict[str, Any] = {
 }
 """A policy for small samples. With the run's seed as the source of randomness, results can be compared bit by bit."""
 SMALL = (
-    "model.options.widths=[4,8]", "model.backbone=convnet", "model.norm=group", "model.groups=2", "method.projection_dim=8",
+    "model.options.widths=[4]", "model.backbone=convnet", "model.norm=group", "model.groups=2", "method.projection_dim=8",
     "training.batch_size=8", "training.local_epochs=1", "evaluation.probe_every=0", "compression.bits=8",
 )  # fmt: skip
 """A run of some milliseconds a round, with local states: the error feedback of compression."""
@@ -40,7 +40,7 @@ def make_clients(path: Path, data: Path, num_clients: int) -> None:
         data: where samples go, which outlive the directories.
         num_clients: how many.
     """
-    create_federation(path, num_clients)
+    create_federation(path, num_clients, policy={})
     data.mkdir(parents=True, exist_ok=True)
     for number in range(num_clients):
         samples = np.random.default_rng(number).integers(0, 256, (num_samples(number), 8, 8), dtype=np.uint8)

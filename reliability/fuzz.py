@@ -17,6 +17,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -35,15 +36,18 @@ from unisono.core.wire import CHECKSUM, checksum, from_bytes, to_bytes
 from unisono.data.sources.images import read_image
 from unisono.deploy.init import create_federation
 from unisono.deploy.sealing import Sealer
-from unisono.engines.flower.messages import payload_of, read_answer, read_request
+from unisono.engines.flower.messages import payload_of, read_answer, read_request, with_checksum
 from unisono.recipes import list_recipes
 from unisono.runs.files import JsonLines, payload_from_safetensors, payload_to_safetensors
 from unisono.runs.manifest import MANIFEST_FILE, Manifest
 
 SECONDS = 10
 """An input that takes longer counts as a hang."""
-MEMORY = 256 * 2**20
-"""Bytes that a reader may take beyond what it had."""
+LIMIT = 2**20
+"""Bytes of a message that readers are told to read at most."""
+NOISE, PICTURES = 32 * 2**20, 256 * 2**20
+"""Bytes that a process grows by in thousands of inputs, and that pictures may take, which Pillow limits."""
+ODD = (b"1e999", b"null", b'"x"', b"[]")
 CORPUS = Path(__file__).parents[1] / "tests" / "reliability" / "corpus"
 
 
@@ -56,12 +60,14 @@ class Target:
         good: inputs that it can read.
         errors: its way to refuse one.
         repair: makes a changed input look right, as a forger would.
+        memory: bytes that it may take beyond what it had: twice the limit of a message.
     """
 
     read: Callable[[bytes], object]
     good: list[bytes]
     errors: tuple[type[Exception], ...]
     repair: Callable[[bytes], bytes] = lambda data: data
+    memory: int = 2 * LIMIT + NOISE
 
 
 @dataclass
@@ -117,7 +123,7 @@ def fuzz_one(name: str, number: int, seed: int = 0) -> Fuzzed:
             data = mutated(rng.choice(target.good), rng, rng.choice(target.good))
             try_input(target, target.repair(data) if rng.random() < 0.5 else data, result)
         result.memory = peak_memory() - before
-        if result.memory > MEMORY:
+        if result.memory > target.memory:
             result.failures.append((b"", f"it took {result.memory / 2**20:.0f} MiB"))
         return result
 
@@ -132,7 +138,11 @@ def replay(name: str, data: bytes) -> Fuzzed:
 
 def try_input(target: Target, data: bytes, result: Fuzzed) -> None:
     """Let a reader read an input, and note what came of it."""
-    previous = signal.signal(signal.SIGALRM, _too_long)
+
+    def too_long(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no answer within {SECONDS} s")
+
+    previous = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(SECONDS)
     try:
         with warnings.catch_warnings():
@@ -171,19 +181,13 @@ def mutated(data: bytes, rng: random.Random, other: bytes) -> bytes:
                 digits = [index for index, value in enumerate(changed[:4000]) if chr(value).isdigit()]
                 if digits:
                     at = rng.choice(digits)
-                    changed[at : at + 1] = rng.choice(
-                        (b"-1", b"0", b"9" * rng.randrange(1, 25), b"1e999", b"null", b'"x"', b"[]")
-                    )
+                    changed[at : at + 1] = rng.choice((b"-1", b"0", b"9" * rng.randrange(1, 25), *ODD))
     return bytes(changed)
 
 
 def peak_memory() -> int:
     """Return the most bytes that this process has had in memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _too_long(number: int, frame: FrameType | None) -> None:
-    raise TimeoutError(f"no answer within {SECONDS} s")
 
 
 def _payload() -> Payload:
@@ -213,7 +217,7 @@ def _answer() -> Target:
                 "update": ConfigRecord({"payload": update}),
             }
         )
-        return read_answer(content, received, ctx, 2**20)
+        return read_answer(with_checksum(content), received, ctx, LIMIT)
 
     def repair(data: bytes) -> bytes:
         text, _, update = data.partition(b"\n")
@@ -232,7 +236,7 @@ def _request() -> Target:
             "terms": ConfigRecord({"terms": "{}"}),
             "broadcast": ConfigRecord({"payload": broadcast}),
         }
-        return payload_of(RecordDict(records), "broadcast", 2**20), read_request(RecordDict(records))
+        return payload_of(RecordDict(records), "broadcast", LIMIT), read_request(with_checksum(RecordDict(records)))
 
     errors = (ValueError, LookupError, TypeError)  # a client's handler turns all of them into a sentence
     return Target(read, [json.dumps(place).encode() + b"\n" + to_bytes(_payload())], errors)
@@ -292,11 +296,9 @@ def _toml(scratch: Path) -> Target:
 
     good = []
     for recipe in recipes:
-        try:
+        with suppress(UserError):  # one that builds on another
             read(recipe)
             good.append(recipe)
-        except UserError:  # one that builds on another
-            continue
     return Target(read, good, (UserError,))
 
 
@@ -313,7 +315,7 @@ def _images(scratch: Path) -> Target:
         file.write_bytes(data)
         return read_image(file, 3, (8, 8))
 
-    return Target(read, good, (UserError,))
+    return Target(read, good, (UserError,), memory=PICTURES)
 
 
 def _sealed(scratch: Path) -> Target:

@@ -29,9 +29,10 @@ from unisono.running import start
 from unisono.runs.directory import RunDirectory
 
 SETTINGS = (
-    "partition.num_clients=6", "cohort.size=3", "federation.rounds=2", "data.limit=96", "data.test_limit=40",
-    "model.backbone=convnet", "model.options.widths=[4,8]", "model.norm=group", "model.groups=2",
+    "partition.num_clients=4", "cohort.size=2", "federation.rounds=2", "data.limit=64", "data.test_limit=20",
+    "model.backbone=convnet", "model.options.widths=[4]", "model.norm=group", "model.groups=2", "training.local_epochs=1",
     "method.num_local_clusters=4", "method.num_global_clusters=3", "method.memory_size=16", "evaluation.probe_every=1",
+    "method.global_clustering=equal-size",
     "evaluation.probes=['knn']", "engine.workers=0", "engine.device=cpu", "engine.state_memory_gib=1e-9",
     "compression.bits=8", "training.batch_size=16", "report.projection=pca",
 )  # fmt: skip
@@ -46,12 +47,12 @@ metrics = ["knn"]
 set = {settings}
 
 [[variant]]
-name = "Orchestra"
-set = ["method.name=orchestra"]
+name = "SimCLR"
+set = ["method.name=simclr"]
 
 [[variant]]
 name = "Less"
-set = ["method.name=orchestra", "training.batch_size=8"]
+set = ["method.name=simclr", "training.batch_size=8"]
 """
 COMPARED = (
     "metrics.jsonl",
@@ -77,6 +78,15 @@ def outcome_of(path: Path) -> Outcome:
     }
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a run was begun there, so that it can be continued."""
+    try:
+        RunDirectory.open(path)
+    except UserError:
+        return False
+    return True
+
+
 class Run:
     """A run from its start."""
 
@@ -91,26 +101,22 @@ class Run:
 
     def recover(self, root: Path) -> None:
         """Resume it, or start it again where there is nothing to resume."""
-        try:
-            RunDirectory.open(root / "r")
-        except UserError:
-            self.act(root)
-        else:
-            unisono.resume(root / "r")
+        unisono.resume(root / "r") if is_run(root / "r") else self.act(root)
 
     def outcome(self, root: Path) -> Outcome:
         return outcome_of(root / "r")
 
 
 class Resume(Run):
-    """A run that was stopped after its first round, and is continued."""
+    """A run that was stopped before its last round, and is continued; its last checkpoint links to the first."""
 
     name = "resume"
 
     def prepare(self, root: Path) -> None:
-        """Run one round."""
-        experiment, _ = prepare(assemble("orchestra", [Layer("--set", parse_overrides([*SETTINGS, "data.dataset=digits"]))]))
-        start(experiment, root / "r", rounds=1)
+        """Run two of three rounds."""
+        settings = [*SETTINGS, "data.dataset=digits", "federation.rounds=3"]
+        experiment, _ = prepare(assemble("orchestra", [Layer("--set", parse_overrides(settings))]))
+        start(experiment, root / "r", rounds=2)
 
     def act(self, root: Path) -> None:
         """Continue it."""
@@ -118,13 +124,14 @@ class Resume(Run):
 
 
 class Study:
-    """A study of two runs, whose results are written in the end."""
+    """A study of two short runs without reports, whose results are written in the end."""
 
     name = "study"
 
     def prepare(self, root: Path) -> None:
         """Write the file of the study."""
-        (root / "s.toml").write_text(STUDY.format(settings=[*SETTINGS, "federation.rounds=1"]))
+        own = [setting for setting in SETTINGS if not setting.startswith("method.")]
+        (root / "s.toml").write_text(STUDY.format(settings=[*own, "federation.rounds=1", "report.enabled=false"]))
 
     def act(self, root: Path) -> None:
         """Run the study."""
@@ -158,12 +165,7 @@ class Server:
 
     def recover(self, root: Path) -> None:
         """Serve it again, or prepare it again where there is no run."""
-        try:
-            RunDirectory.open(root / "r")
-        except UserError:
-            self.act(root)
-        else:
-            self._serve(root, root / "r")
+        self._serve(root, root / "r") if is_run(root / "r") else self.act(root)
 
     def outcome(self, root: Path) -> Outcome:
         return outcome_of(root / "r")

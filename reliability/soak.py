@@ -28,7 +28,7 @@ from unisono.core.method import Method
 from unisono.deploy.negotiation import run_info_of
 from unisono.deploy.runs import prepare_run
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
-from unisono.engines.flower.messages import answer_content, read_request
+from unisono.engines.flower.messages import answer_content, read_request, with_checksum
 from unisono.federation.client_turn import prepare_nets, run_client
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.federation.postprocess import Postprocessor
@@ -79,6 +79,7 @@ class FailingGrid(LocalGrid):
             told = json.loads(str(content.config_records["answer"]["answer"]))
             lie = rng.choice(({"weight": 1e9}, {"weight": "x"}, {"client": 0.5}, {"metrics": {"loss": float("nan")}}))
             content.config_records["answer"]["answer"] = json.dumps({**told, **lie})
+            with_checksum(content)
         else:
             self.happened["answered"] += 1
         return Message(content, reply_to=message)

@@ -13,6 +13,7 @@ from unisono import experiment
 from unisono.config import resolve
 from unisono.experiment import Experiment
 from unisono.models.backbones import ModelConfig, fitting_backbone, make_backbone
+from unisono.models.half_precision import fitting_precision
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
@@ -83,6 +84,27 @@ def test_auto_precision_is_bf16_where_the_processor_has_it(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": found, "amx_bf16": False})
     experiment = prepared("training.precision=auto")
     assert experiment.config.training.precision == chosen
-    assert f"training.precision = 'auto' is '{chosen}' on this processor" in experiment.notes
+    assert f"training.precision = 'auto' is '{chosen}' for convnet on this processor" in experiment.notes
     assert prepared("training.precision=fp16").config.training.precision == "fp16"
     assert prepared().config.training.precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("backbone", "on_gpu", "chosen"),
+    [
+        ("convnet", False, "bf16"),
+        ("resnet18", False, "bf16"),
+        ("vit", False, "bf16"),
+        ("cfcl-cnn", False, "fp32"),
+        ("cfcl-cnn", True, "bf16"),
+    ],
+)
+def test_auto_precision_is_what_is_faster_for_the_network(backbone: str, on_gpu: bool, chosen: str) -> None:
+    assert fitting_precision("auto", True, backbone, on_gpu) == chosen
+    assert fitting_precision("auto", False, backbone, on_gpu) == "fp32"
+    assert fitting_precision("bf16", False, backbone, on_gpu) == "bf16"
+
+
+def test_a_small_network_gets_fp32_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
+    assert prepared("training.precision=auto", "model.backbone=cfcl-cnn").config.training.precision == "fp32"

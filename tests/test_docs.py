@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 import shlex
 import subprocess
@@ -17,8 +17,9 @@ import pytest
 import typer
 
 import unisono
+from tests.studies.test_claims import missing
 from unisono import tune_plan
-from unisono.cli.main import app
+from unisono.cli.main import app, main
 from unisono.config import resolve
 from unisono.core.config import make_section, merge, parse_overrides
 from unisono.core.errors import UserError
@@ -32,7 +33,7 @@ from unisono.experiment import check_privacy
 from unisono.models.backbones import backbones
 from unisono.recipes import Layer, build_tree, flag_layers, list_recipes
 from unisono.runs.export import FORMATS
-from unisono.studies.claims import read_paper, unknown_names
+from unisono.studies.claims import read_paper
 from unisono.studies.grid import make_cells, select
 from unisono.studies.study import list_studies, read_study, scales_of
 from unisono.tune_plan import make_plan, parse_grid
@@ -41,20 +42,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 SHORTCUTS = ("method", "dataset", "clients", "alpha", "rounds", "workers", "seed", "name")
-METHOD_PAGES = {
-    "baselines": ("simclr", "simsiam", "byol", "specloss", "rotpred", "supervised"),
-    "cfcl": ("cfcl",),
-    "fedmcc": ("cc", "mcc", "fedmcc"),
-    "fedu": ("fedu", "fedema", "fedca"),
-    "kmeans": ("federated-kmeans",),
-    "orchestra": ("orchestra",),
-    "user-verification": ("semifed", "cbafed", "featarc", "simclr", "simsiam", "specloss"),
-}
-ON_ANOTHER_PAGE = {
-    "baselines": {"uv_weight", "uv_scale", "uv_hidden_dim", "uv_dim", "label_weight", "uv_labelled"},
-    "user-verification": {"temperature", "projection_dim", "bottleneck_dim", "mu", "divergence_threshold"},
-}
-QUICK = ("data.limit=100", "cohort.size=3", "model.backbone=cfcl-cnn", "federation.rounds=1", "engine.workers=0")
+SMALL = ("data.limit=100", "data.test_limit=50", "cohort.size=3", "model.backbone=cfcl-cnn")
+QUICK = (*SMALL, "federation.rounds=1", "engine.workers=0")
+BARE = ("evaluation.floors=false", "report.enabled=false")
+"""For runs whose floors and report nobody looks at."""
 
 
 def _read(name: str) -> str:
@@ -79,7 +70,7 @@ def _commands(name: str) -> Iterator[list[str]]:
             if words[:1] == ["unisono"]:
                 words = words[: words.index(">")] if ">" in words else words
                 yield words[1:-1] if words[-1] == "&" else words[1:]
-    yield from (shlex.split(code)[1:] for code in _inline(name) if re.match(r"unisono [a-z]", code))
+    yield from (shlex.split(code)[1:] for code in _inline(name) if re.match(r"unisono [a-z]", code) and "[OPTIONS]" not in code)
 
 
 def _check_command(words: list[str], shown_study: str, folder: Path) -> None:
@@ -197,7 +188,7 @@ def test_every_option_and_recipe_in_the_text_exists(name: str) -> None:
     recipe = re.compile(rf"({'|'.join(papers)})/[a-z0-9-]+|({'|'.join(methods)})-[a-z0-9-]*(paper|mini|mnist|cifar10|silo)")
     for code in _inline(name):
         option = re.match(r"([a-z]+)\.([a-z_]+)($| *=)", code)
-        if option and option[1] in known and option[2] not in ("html", "json", "jsonl", "toml", "md", "py"):
+        if option and option[1] in known and option[2] not in ("html", "json", "jsonl", "toml", "md", "py", "safetensors"):
             assert option[2] in known[option[1]], f"{name}: {code}"
         if recipe.fullmatch(code):
             assert code in {**list_recipes(), **list_studies()}, f"{name}: {code}"
@@ -216,58 +207,11 @@ def test_every_toml_block_is_read(name: str, tmp_path: Path) -> None:
         elif "claim" in tree:
             path = tmp_path / "paper.toml"
             path.write_text(text + '[paper]\ntitle = "T"\nreference = "R"\n')
-            assert [unknown_names(claim) for claim in read_paper(path).claims] == [[]]
+            assert [missing(claim) for claim in read_paper(path).claims] == [[]]
         elif set(tree) & {"allow", "require", "bounds", "budget", "resources", "peers"} or "use" in tree.get("labels", {}):
             make_section(Policy, tree, "client")
         elif "project" not in tree:
             check_privacy(resolve(build_tree(merge({"method": {"name": "simclr"}}, tree))))
-
-
-def test_every_method_has_a_page() -> None:
-    assert set(METHOD_PAGES) == {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")}
-    assert set(methods) >= {method for names in METHOD_PAGES.values() for method in names}
-    built_in = {name for name in methods if methods[name].__module__.startswith("unisono.")}
-    assert built_in <= {method for names in METHOD_PAGES.values() for method in names}
-
-
-@pytest.mark.parametrize("page", METHOD_PAGES)
-def test_a_method_page_has_every_option_with_its_default(page: str) -> None:
-    name = f"docs/methods/{page}.md"
-    named = set(_inline(name))
-    fields = {option: field for method in METHOD_PAGES[page] for option, field in methods[method].Config.model_fields.items()}
-    missing = set(fields) - named - ON_ANOTHER_PAGE.get(page, set())
-    assert not missing, f"{name} does not name {sorted(missing)}"
-    for options, methods_named, default in _defaults(name):
-        owners = [methods[method] for method in methods_named or METHOD_PAGES[page]]
-        for option, value in zip(options, default, strict=True):
-            known = [owner.Config.model_fields for owner in owners if option in owner.Config.model_fields]
-            found = {_shown(owner_options[option].default) for owner_options in known}
-            assert found == {_shown(value)}, f"{name}: {option} {methods_named} is {found}, the page says {value!r}"
-
-
-def _defaults(name: str) -> Iterator[tuple[list[str], list[str], list[Any]]]:
-    """Options, methods in brackets and defaults of the rows of tables ``option of [method] | default | ...``."""
-    inside = False
-    for line in _read(name).splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if cells[:2] in (["option", "default"], ["option of `[method]`", "default"]):
-            inside = True
-        elif not cells:
-            inside = False
-        elif inside and not set(line) <= set("|- ") and "." not in cells[0]:
-            options, _, brackets = cells[0].partition("(")
-            values = [value.strip().strip("`") for value in cells[1].split(", ")]
-            yield re.findall(r"`([a-z_]+)`", options), re.findall(r"[a-z-]+", brackets), values
-
-
-def _shown(value: Any) -> str:
-    """A default as the pages write it."""
-    if value is None or isinstance(value, bool):
-        return {None: "unset", True: "true", False: "false"}[value]
-    try:
-        return f"{float(value):g}"
-    except (TypeError, ValueError):
-        return str(value)
 
 
 def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
@@ -275,7 +219,8 @@ def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
     command = _blocks("docs/adding-a-method.md", "sh")[0].split()
     (tmp_path / "barlow_twins.py").write_text(source)
     assert command[:2] == ["unisono", "run"]
-    quick = ["--name", "doc", "--set", "data.limit=200", "--set", "model.backbone=cfcl-cnn"]
+    quick = ["--name", "doc", "--workers", "0", "--set", "data.limit=200", "--set", "model.backbone=cfcl-cnn"]
+    quick += [word for setting in BARE for word in ("--set", setting)]
     program = str(Path(sys.executable).with_name("unisono"))
     finished = subprocess.run([program, *command[1:], *quick], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
@@ -290,21 +235,28 @@ def test_the_worked_example_of_a_method_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", ["quick-start.md", "own-images.md"])
 def test_tutorials_run_word_for_word(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for fewer example images and shorter training; the real federation has tests of its own."""
+    """In this process, with fewer images and shorter training; the real federation has tests of its own."""
     monkeypatch.setattr(example_sites, "PER_SITE", 40)
     example_sites.write_example(tmp_path / "sites")
     query = min(file.name for file in (tmp_path / "sites" / "north").iterdir())
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {**os.environ, "PATH": path}
-    blocks = re.findall(r"```(python|sh)\n(.*?)```", _read(f"docs/{document}"), flags=re.DOTALL)
-    for language, code in blocks:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
+    run = unisono.run
+    monkeypatch.setattr(unisono, "run", lambda method, **flags: run(method, **flags, set=[*QUICK, *BARE]), raising=False)
+    for language, code in re.findall(r"```(python|sh)\n(.*?)```", _read(f"docs/{document}"), flags=re.DOTALL):
         if code.startswith(("make", "unisono deploy")):
             continue
-        quick = code.replace("sites --example --yes", "sites --yes --minutes 0.001")
-        quick = re.sub(r"sites/north/0\S*\.png", lambda _: f"sites/north/{query}", quick)
-        command = [sys.executable, "-c", quick] if language == "python" else ["bash", "-ec", quick]
-        finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert finished.returncode == 0, finished.stderr
+        quick = re.sub(r"sites/north/0\S*\.png", f"sites/north/{query}", code)
+        if language == "python":
+            exec(quick, {})
+            continue
+        for line in quick.replace("sites --example --yes", "sites --yes --minutes 0.001").splitlines():
+            program, *words = shlex.split(line, comments=True)
+            assert program == "unisono"
+            settings = QUICK if words[0] == "run" else ()
+            with pytest.raises(SystemExit) as end:
+                main([*words, *(word for setting in settings for word in ("--set", setting))])
+            assert not end.value.code, line
     assert list((tmp_path / "runs").iterdir())
 
 
@@ -313,7 +265,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     data = load_dataset(DataConfig(dataset="fashion-mini", limit=60))
     run, names = unisono.run, {"images": data.samples.numpy(), "labels": data.labels}
-    small = ["partition.num_clients=3", "federation.rounds=1", *QUICK]
+    small = ["partition.num_clients=3", *QUICK, *BARE]
     monkeypatch.setattr(unisono, "run", lambda method, **flags: run(method, **flags, set=small), raising=False)
     (code,) = _blocks("README.md", "python")
     exec(code, names)

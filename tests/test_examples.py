@@ -94,6 +94,9 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "it wrote beside the folder that it was given"
     CHECKS[name](finished.stdout, tmp_path / "out")
+    shown = re.fullmatch(r"Look at it: (.+\.(html|png))", finished.stdout.splitlines()[-1])
+    assert shown is not None, "the last line names a page or a picture"
+    assert Path(shown[1]).stat().st_size > 5_000
 
 
 def test_arrays_of_your_own_take_the_place_of_the_images(tmp_path: Path) -> None:
@@ -112,6 +115,10 @@ def test_every_example_is_checked_and_listed() -> None:
     assert found == {*CHECKS, METHOD_FILE}
     page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     assert all(f"{name}.py" in page for name in found)
+    pages = [path for path in (EXAMPLES.parent / "docs").rglob("*.md") if path.name != "examples.md"]
+    texts = [path.read_text(encoding="utf-8") for path in pages]
+    for name in CHECKS:
+        assert any(f"[`examples/{name}.py`](examples.md)" in text for text in texts), f"no page leads to {name}.py"
 
 
 @pytest.mark.parametrize("name", CHECKS)

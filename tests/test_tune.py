@@ -62,12 +62,12 @@ def test_a_search_that_was_killed_goes_on_in_the_middle_of_a_run(tmp_path: Path)
     script = (
         "import sys, time; from tests.test_tune import *; from unisono.federation.loop import Callback\n"
         "class Slow(Callback):\n"
-        "    def on_round_end(self, state, record): time.sleep(0.3)\n"
+        "    def on_round_end(self, state, record): any(Path(sys.argv[1]).glob('trials/*/status.json')) and time.sleep(600)\n"
         "tune(small(grid=TWO, rounds=2), Path(sys.argv[1]), on_start=lambda config, values: [Slow()])"
     )
     directory = tmp_path / "killed"
     process = subprocess.Popen([sys.executable, "-c", script, str(directory)])
-    for _ in range(600):
+    while process.poll() is None:
         finished = {path.parent for path in directory.glob("trials/*/status.json")}
         begun = {path.parents[1] for path in directory.glob("trials/*/checkpoints/round-*")}
         if finished and begun - finished:

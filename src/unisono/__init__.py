@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unisono.running import run as run
     from unisono.transformer import EncoderTransformer as EncoderTransformer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Importing torch takes a second; a name is imported when it is first used.
 _HOMES = {

@@ -24,6 +24,7 @@ from unisono.runs.callbacks import Checkpointing, ExchangeLog, Failures, Logs, P
 from unisono.runs.directory import RunDirectory
 from unisono.runs.evaluation import ClassesPerClient, Consistency, Evaluation, EvaluationCallback
 from unisono.runs.privacy_report import PrivacyReport
+from unisono.runs.releases import ReleaseLog
 from unisono.runs.trackers import Tracking
 
 SEEDED_NOISE = "The noise on model updates is drawn from run.seed: whoever knows the seed can remove it, so it protects nobody."
@@ -42,6 +43,7 @@ class Backend:
         sampling: how the privacy accountant may assume that cohorts are drawn.
         collector: keeps what the report needs; None without a report.
         experiment: the data of a simulation; None where samples stay with their owners.
+        releases: counts what a real federation has released; None in a simulation, where nobody reads what was begun.
     """
 
     method: Method
@@ -51,6 +53,7 @@ class Backend:
     sampling: Literal["fixed", "poisson", "none"]
     collector: Callback | None = None
     experiment: Experiment | None = None
+    releases: ReleaseLog | None = None
 
     @property
     def is_real(self) -> bool:
@@ -141,7 +144,7 @@ def standard_callbacks(
 ) -> list[Callback]:
     """Return the callbacks of every run, in their order: logs write what others added, the checkpoint comes last."""
     method, experiment, privacy = backend.method, backend.experiment, config.privacy
-    found: list[Callback] = []
+    found: list[Callback] = [] if backend.releases is None else [backend.releases]
     if method.overrides("client_graph"):
         labels = None if experiment is None else experiment.dataset.labels
         found.append(ExchangeLog(directory, store, method, backend.engine.num_clients, labels))
@@ -150,6 +153,8 @@ def standard_callbacks(
         cohort = config.cohort.expected_size(backend.engine.num_clients)
         num_clients = config.cohort.num_taking_part(backend.engine.num_clients)
         accountant = UserLevelAccountant(privacy.noise_multiplier, privacy.delta, backend.sampling, num_clients, cohort)
+        if backend.releases is not None:
+            accountant.more_rounds = lambda: 0 if backend.releases is None else backend.releases.lost
         found.append(PrivacyLedger(directory, accountant, privacy.delta, method.shares))
     warnings = [*backend.warnings, *([] if backend.is_real or accountant is None else [SEEDED_NOISE])]
     found.append(PrivacyReport(directory, method.shares, method.release_guarantee(), accountant, warnings))

@@ -157,9 +157,9 @@ class Config:
             on_gpu: whether clients compute on a GPU.
             has_bf16: whether they multiply bf16 themselves.
         """
-        precision = fitting_precision(self.training.precision, has_bf16)
-        training = self.training.model_copy(update={"precision": precision})
-        return replace(self, model=fitting_backbone(self.model, input_shape, on_gpu), training=training)
+        model = fitting_backbone(self.model, input_shape, on_gpu)
+        precision = fitting_precision(self.training.precision, has_bf16, model.backbone, on_gpu)
+        return replace(self, model=model, training=self.training.model_copy(update={"precision": precision}))
 
     def as_tree(self) -> Tree:
         """Return every option with its value, as ``resolve`` takes it."""

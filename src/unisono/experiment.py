@@ -114,7 +114,9 @@ class Experiment:
         if config.model.pretrained is not None and "encoder" in (networks := build_seeded(method.build_networks, 0)):
             choices.append(load_pretrained(networks["encoder"], config.model.pretrained))
         if config.training.precision != asked.training.precision:
-            choices.append(f"training.precision = 'auto' is {config.training.precision!r} on this processor")
+            choices.append(
+                f"training.precision = 'auto' is {config.training.precision!r} for {config.model.backbone} on this processor"
+            )
         return Experiment(config, dataset, partition, labels, method, clients, tuple(choices))
 
     @property
@@ -172,7 +174,9 @@ class Experiment:
         """Return the config's probes on this data, for any state of the server."""
         config = self.config
         views = make_views(config.views, self.dataset.input_shape, config.model.input_size)
-        rows = [rows[rows < self.dataset.num_clustered] for rows in self.partition.indices]
+        rows = self.partition.indices
+        if self.dataset.num_unlabelled:
+            rows = [own[own < self.dataset.num_clustered] for own in rows]
         return Evaluator(config.evaluation, self.method, self.probe_data(), config.run.seed, views.pair, rows)
 
 

@@ -44,6 +44,7 @@ class Wanted:
         labels: whether the folders inside each site name classes.
         clients: clients that one folder is dealt to; None: one.
         method: what is learnt.
+        views: preset of the views; None takes one that fits the images.
         minutes: how long training may take.
         name: of the run.
     """
@@ -51,6 +52,7 @@ class Wanted:
     labels: bool = False
     clients: int | None = None
     method: str = "simclr"
+    views: str | None = None
     minutes: float = 2.0
     name: str = "first"
 
@@ -205,15 +207,17 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "data": data,
         "partition": partition,
         "cohort": {"size": min(COHORT, num_clients)},
-        "views": {"preset": "clothing" if grey else "orchestra"},
+        "views": {"preset": wanted.views or ("clothing" if grey else "orchestra")},
         "model": {"backbone": "resnet18" if on_gpu else "convnet"},
         "training": {"batch_size": _batch_size(found), "learning_rate": LEARNING_RATE, "local_epochs": 1},
         "federation": {"rounds": 1},
         "evaluation": {"probe_every": 0},
         "run": {"name": wanted.name},
     }
-    if wanted.method != "simclr":
+    if wanted.method != "simclr" and wanted.views is None:
         del recipe["views"]  # those of the method
+    if wanted.method == "simclr" and not wanted.labels:
+        recipe["evaluation"]["probes"] = ["unlabelled"]
     fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
     reasons = {
         "data.layout": "what the levels of folders stand for",
@@ -224,11 +228,20 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "data.on_error": "images that cannot be read are left out and listed in unreadable.txt of the run",
         "partition.scheme": split,
         "cohort.size": "clients that train in a round",
-        "views.preset": "crops, flips, brightness, contrast, blur, some inverted" + ("" if grey else ", and colours"),
+        "views.preset": _why_views(grey, wanted),
         "model.backbone": "an 18-layer ResNet" if on_gpu else "a narrow network of stride-2 convolutions that fits a CPU",
         "evaluation.probe_every": "looks at the encoder at the end only; 5 would do so every 5 rounds",
     }
     return recipe, {option: reason for option, reason in reasons.items() if option.partition(".")[0] in recipe}
+
+
+def _why_views(grey: bool, wanted: Wanted) -> str:
+    """Return a sentence on the preset of the views."""
+    if wanted.views is not None:
+        return "as asked by --views"
+    made_of = "crops, flips, brightness, contrast, blur, some inverted" + ("" if grey else ", and colours")
+    fit = ", which are safe on grey images" if grey else ""
+    return f"{made_of}{fit}; --views names another, and 'unisono views' draws those of the recipe"
 
 
 def _layout(found: OwnImages, wanted: Wanted) -> tuple[str, dict[str, Any], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from unisono.runs.directory import RunDirectory
 from unisono.runs.export import save_model
 from unisono.sample_set import OnError, Source, gather, own_data
 from unisono.search import Duplicates, Embedded, Neighbors, Outliers, embed_all, find_duplicates, find_neighbors, find_outliers
+
+log = logging.getLogger("unisono")
 
 
 class LoadedRun:
@@ -102,7 +105,7 @@ class LoadedRun:
         """Return the most similar samples of each query by the cosine of their features; a query is no answer to itself.
 
         Args:
-            queries: samples, an image, a folder of images or an .npz file.
+            queries: samples, an image, a folder of images or a file of arrays.
             among: what is searched, likewise; the run's own data where None.
             top: how many per query.
             on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
@@ -117,7 +120,7 @@ class LoadedRun:
         """Return pairs of samples that are equal byte by byte, and pairs with a high cosine of their features.
 
         Args:
-            among: samples, a folder of images or an .npz file; the run's own data where None.
+            among: samples, a folder of images or a file of arrays; the run's own data where None.
             threshold: the least cosine of near duplicates; None reads it off the samples.
             on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
         """
@@ -127,7 +130,7 @@ class LoadedRun:
         """Return samples ranked by the mean cosine distance to their nearest others, the farthest first.
 
         Args:
-            among: samples, a folder of images or an .npz file; the run's own data where None.
+            among: samples, a folder of images or a file of arrays; the run's own data where None.
             num_neighbors: how many of the nearest others count.
             on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
         """
@@ -137,7 +140,7 @@ class LoadedRun:
         """Return samples with names and features.
 
         Args:
-            source: samples, an image, a folder of images or an .npz file; the run's own data where None.
+            source: samples, an image, a folder of images or a file of arrays; the run's own data where None.
             on_error: "stop" ends with a list of all files that cannot be read, "skip" leaves them out; None is data.on_error.
         """
         encoder = self.encoder
@@ -189,11 +192,16 @@ def load(path: str | Path, round: int | None = None) -> LoadedRun:
     available = checkpoints.rounds()
     if round is not None and round not in available:
         raise UserError(f"{path} has no checkpoint of round {round}; it has {', '.join(map(str, available)) or 'none'}.")
+    problem: DamagedError | None = None
     for candidate in [round] if round is not None else reversed(available):
         try:
-            return LoadedRun(directory, config, method, checkpoints.server_at(candidate), candidate)
+            found = LoadedRun(directory, config, method, checkpoints.server_at(candidate), candidate)
         except DamagedError as error:
             problem = error
+            continue
+        if problem is not None:
+            log.error("%s: %s; the one of round %d is used.", path, problem, candidate)
+        return found
     if not available:
         raise UserError(f"{path} has no checkpoint yet: continue it with 'unisono resume {path}'.")
     raise UserError(f"{path} cannot be read: {problem}.")

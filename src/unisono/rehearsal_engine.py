@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from unisono.config import Config
 from unisono.core.errors import ClientError, UserError
@@ -24,6 +23,7 @@ from unisono.federation.client_turn import FederatedDataset
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
 from unisono.methods.training_loop import TrainingConfig
+from unisono.models.optimizers import watchers
 
 FEW = 4
 """Samples of the smallest batch that is measured."""
@@ -298,15 +298,15 @@ def _counted_steps() -> Iterator[Callable[[], int]]:
     """Yield a function that returns how many steps optimisers have made in the block."""
     number = 0
 
-    def count(*_: object) -> None:
+    def count() -> None:
         nonlocal number
         number += 1
 
-    hook = register_optimizer_step_post_hook(count)
+    watchers.append(count)
     try:
         yield lambda: number
     finally:
-        hook.remove()
+        watchers.remove(count)
 
 
 def _few_of(data: ProbeData) -> ProbeData:

@@ -15,7 +15,7 @@ from unisono.runs.directory import RunDirectory
 
 
 def make_report(path: str | Path, num_clusters: int | None = None) -> tuple[Path, str]:
-    """Write report and gallery of a run; return the report's path, and a sentence about what is left out, if anything.
+    """Write report and gallery of a run; return the report's path, and sentences about what is left out, if anything.
 
     Args:
         path: the run directory.
@@ -28,15 +28,16 @@ def make_report(path: str | Path, num_clusters: int | None = None) -> tuple[Path
     files = ReportFiles(directory)
     files.clear_errors()
     dropped = files.drop_damaged()
-    problem = f"{', '.join(dropped)} was damaged and is made anew." if dropped else ""
+    problems = [f"{sentence} It is left out." for sentence in directory.damage()]
+    problems += [f"{', '.join(dropped)} was damaged and is made anew."] if dropped else []
     if dropped or not is_complete(directory):
         try:
             catch_up(directory, config)
         except UserError as error:
-            problem = f"The report has no map of the last state: {error}"
+            problems.append(f"The report has no map of the last state: {error}")
     written = write_report(directory, config.report.projection, num_clusters=num_clusters)
     files.list_files()
-    return written, problem
+    return written, " ".join(problems)
 
 
 def is_complete(directory: RunDirectory) -> bool:

@@ -11,6 +11,8 @@ from unisono.backends import OpenBackend, backend_of, standard_callbacks
 from unisono.config import Config, resolve
 from unisono.core.config import parse_overrides
 from unisono.core.errors import UserError
+from unisono.core.progress import tell
+from unisono.core.work_progress import shown_progress
 from unisono.data.fingerprint import fingerprint
 from unisono.experiment import UNREADABLE, Experiment, run_path
 from unisono.federation.client_store import ClientStateStore
@@ -31,7 +33,12 @@ from unisono.runs.status_file import StatusFile
 
 
 def run(
-    reference: str | Path | dict[str, Any], *, callbacks: Sequence[Callback] = (), set: Sequence[str] = (), **flags: Any
+    reference: str | Path | dict[str, Any],
+    *,
+    callbacks: Sequence[Callback] = (),
+    set: Sequence[str] = (),
+    progress: bool = True,
+    **flags: Any,
 ) -> LoadedRun:
     """Run a recipe or a method and return the finished run.
 
@@ -39,10 +46,27 @@ def run(
         reference: path of a TOML file, name of a recipe or of a method, or a dictionary of tables.
         callbacks: callbacks, such as a progress display.
         set: assignments ``section.key=value``.
+        progress: say on stderr now and then how far reading, rounds and probes have come.
         **flags: ``method``, ``dataset``, ``clients``, ``alpha``, ``rounds``, ``workers``, ``seed``, ``name``, ``engine``.
     """
-    experiment, _ = prepare(assemble(reference, [*flag_layers(flags), Layer("--set", parse_overrides(set))]))
-    return start(experiment, run_path(experiment.config), callbacks=callbacks)
+    with shown_progress(quiet=not progress):
+        experiment, _ = prepare(assemble(reference, [*flag_layers(flags), Layer("--set", parse_overrides(set))]))
+        told = Rounds(experiment.config.federation.rounds)
+        return start(experiment, run_path(experiment.config), callbacks=[*callbacks, told])
+
+
+class Rounds(Callback):
+    """Callback that tells how many rounds are done.
+
+    Args:
+        number: of all rounds.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
+        tell("rounds", record.round + 1, self._number)
 
 
 def start(

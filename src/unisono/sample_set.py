@@ -1,4 +1,4 @@
-"""Samples that a command or a caller names: image files, folders of them, .npz files, arrays, or the run's own data."""
+"""Samples that a command or a caller names: images, folders, .npz, .npy and .parquet files, arrays, or the run's own data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from unisono.config import Config
 from unisono.core.client_data import as_bytes
 from unisono.core.errors import UserError
 from unisono.data.datasets import load_dataset
-from unisono.data.sources.images import SUFFIXES, list_images, read_readable, read_thumbnails
+from unisono.data.sources.images import SUFFIXES, Problem, list_images, read_readable, read_thumbnails
 from unisono.data.sources.locate import reading
 from unisono.data.sources.npz import read_arrays
+from unisono.data.sources.parquet import read_parquet
 from unisono.data.value_range import as_samples
 
 BATCH_SIZE = 4096
@@ -44,6 +45,7 @@ class SampleSet:
         squeeze: resize images without the crop.
         files: one image each, or None.
         values: all samples, where they are no files.
+        problems: samples that are left out because they could not be read, each with the reason.
     """
 
     names: tuple[str, ...]
@@ -53,6 +55,7 @@ class SampleSet:
     squeeze: bool = False
     files: tuple[Path, ...] | None = None
     values: Tensor | None = None
+    problems: tuple[Problem, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -116,7 +119,7 @@ def gather(source: Source, input_shape: tuple[int, ...], squeeze: bool = False) 
     """Return what a caller names.
 
     Args:
-        source: an array of samples, or an image, a folder of images or an .npz file with an array 'x'.
+        source: an array of samples, or an image, a folder of images or a file of arrays.
         input_shape: of one sample of the network.
         squeeze: resize images without the crop.
     """
@@ -133,7 +136,10 @@ def own_data(config: Config, input_shape: tuple[int, ...]) -> SampleSet:
         input_shape: of one sample of the network.
     """
     if config.data.dataset in ("folder", "npz") and config.data.path is not None:
-        return gather(Path(config.data.path).expanduser(), input_shape, config.data.squeeze)
+        path = Path(config.data.path).expanduser()
+        # Names are as short as the user would write them.
+        shorter = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return gather(shorter, input_shape, config.data.squeeze)
     data = load_dataset(config.data)
     owners = None if data.owners is None else [data.owner_names[owner] for owner in data.owners.tolist()]
     return _of_values(as_samples(data.samples, input_shape), data.name, input_shape, owners)
@@ -145,8 +151,14 @@ def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool) -> SampleS
         owners = None if data.owners is None else [data.owner_names[owner] for owner in data.owners.tolist()]
         found = _of_values(as_samples(data.samples, input_shape), str(path), input_shape, owners)
         return replace(found, keys=tuple(f"{path.resolve()}#{row}" for row in range(len(found))))
+    if path.is_file() and path.suffix.lower() == ".parquet":
+        stored = read_parquet(path, input_shape, squeeze)
+        names = tuple(f"{path}#{row}" for row in stored.rows)
+        keys = tuple(f"{path.resolve()}#{row}" for row in stored.rows)
+        folders = stored.owners or ("",) * len(names)
+        return SampleSet(names, folders, keys, input_shape, values=stored.samples, problems=stored.problems)
     if path.is_file() and path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path} is neither an image ({', '.join(sorted(SUFFIXES))}) nor an .npz file.")
+        raise UserError(f"{path} is neither an image ({', '.join(sorted(SUFFIXES))}) nor an .npz or .parquet file.")
     _image_shape(input_shape)
     files = list_images([path])
     parts = [file.relative_to(path).parts[:-1] for file in files]

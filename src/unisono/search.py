@@ -5,18 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from unisono.core.errors import UnreadableImagesError, UserError
-from unisono.evaluation.search import ClosePairs, close_pairs, duplicate_threshold, isolation, nearest_rows
+from unisono.core.mapped import room
+from unisono.evaluation.index import CHECKED, Index
+from unisono.evaluation.search import (
+    ClosePairs,
+    close_pairs,
+    duplicate_threshold,
+    fitting_index,
+    is_large,
+    isolation,
+    nearest_rows,
+)
 from unisono.sample_set import OnError, SampleSet
 
 Row = Mapping[str, str | int | float]
 """A line of a table by the names of its columns."""
 Embed = Callable[[Tensor], Tensor]
 Problems = tuple[tuple[Path, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Sequence[Row]):
+    """Rows that are made when they are read, for a table of millions needs much memory.
+
+    Args:
+        num_rows: how many there are.
+        make: a row by its number.
+    """
+
+    num_rows: int
+    make: Callable[[int], Row]
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | list[Row]:
+        rows = range(self.num_rows)[place]
+        return self.make(rows) if isinstance(rows, int) else [self.make(row) for row in rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +79,7 @@ class Neighbors:
         rows: of ``among``, the most similar first, shape (num_queries, top).
         similarity: cosines, shape (num_queries, top).
         problems: files that are left out, each with the reason.
+        how: a sentence on the search, where it was not exact or took long.
     """
 
     queries: SampleSet
@@ -51,14 +87,18 @@ class Neighbors:
     rows: Tensor
     similarity: Tensor
     problems: Problems
+    how: str = ""
 
-    def table(self) -> list[Row]:
+    def table(self) -> Table:
         """Return a row per query and neighbour."""
-        return [
-            {"query": query, "rank": rank, "file": self.among.names[row], "similarity": similarity}
-            for query, rows, similarities in zip(self.queries.names, self.rows.tolist(), self.similarity.tolist(), strict=True)
-            for rank, (row, similarity) in enumerate(zip(rows, similarities, strict=True), start=1)
-        ]
+        rows, similarity, top = self.rows.numpy(), self.similarity.numpy(), self.rows.shape[1]
+
+        def make(number: int) -> Row:
+            query, place = divmod(number, top)
+            file, cosine = self.among.names[int(rows[query, place])], float(similarity[query, place])
+            return {"query": self.queries.names[query], "rank": place + 1, "file": file, "similarity": cosine}
+
+        return Table(self.rows.numel(), make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +113,7 @@ class Duplicates:
         nearest: the cosine of every sample but the repeated ones to its nearest other one, shape (num_rows,).
         chosen: whether the threshold was read off the samples.
         problems: files that are left out, each with the reason.
+        how: a sentence on the search, where it was not exact or took long.
     """
 
     samples: SampleSet
@@ -82,6 +123,7 @@ class Duplicates:
     nearest: Tensor
     chosen: bool
     problems: Problems
+    how: str = ""
 
     def table(self) -> list[Row]:
         """Return a row per pair, equal ones first, then the most similar first."""
@@ -111,6 +153,7 @@ class Outliers:
         distance: mean cosine distance of each row to its nearest others, shape (num_samples,).
         num_neighbors: how many of them.
         problems: files that are left out, each with the reason.
+        how: a sentence on the search, where it was not exact or took long.
     """
 
     samples: SampleSet
@@ -118,14 +161,17 @@ class Outliers:
     distance: Tensor
     num_neighbors: int
     problems: Problems
+    how: str = ""
 
-    def table(self) -> list[Row]:
+    def table(self) -> Table:
         """Return a row per sample."""
-        rows = self.order.tolist()
-        return [
-            {"rank": rank, "file": self.samples.names[row], "distance": float(self.distance[row])}
-            for rank, row in enumerate(rows, start=1)
-        ]
+        order, distance = self.order.numpy(), self.distance.numpy()
+
+        def make(number: int) -> Row:
+            row = int(order[number])
+            return {"rank": number + 1, "file": self.samples.names[row], "distance": float(distance[row])}
+
+        return Table(len(order), make)
 
 
 def embed_all(samples: SampleSet, embed: Embed, on_error: OnError) -> Embedded:
@@ -136,20 +182,22 @@ def embed_all(samples: SampleSet, embed: Embed, on_error: OnError) -> Embedded:
         embed: samples to features.
         on_error: for files that cannot be read.
     """
-    if not len(samples):
+    if not len(samples) and not samples.problems:
         raise UserError("There are no samples; give at least one.")
-    features: list[Tensor] = []
+    features: Tensor | None = None
     kept: list[int] = []
-    problems: list[tuple[Path, str]] = []
+    problems = list(samples.problems)
     for values, rows, found in samples.batches():
         problems += found
-        kept += rows
         # After a problem that ends the search, the rest is read only to list its problems too.
         if rows and not (problems and on_error == "stop"):
-            features.append(embed(values))
-    if problems and (on_error == "stop" or not kept):
-        raise UnreadableImagesError(problems, len(samples))
-    return Embedded(samples.select(kept), torch.cat(features), tuple(problems))
+            new = embed(values)
+            features = room(len(samples), new.shape[1]) if features is None else features
+            features[len(kept) : len(kept) + len(new)] = new
+        kept += rows
+    if features is None or (problems and on_error == "stop"):
+        raise UnreadableImagesError(problems, len(samples) + len(samples.problems))
+    return Embedded(samples.select(kept), features[: len(kept)], tuple(problems))
 
 
 def find_neighbors(queries: Embedded, among: Embedded, top: int) -> Neighbors:
@@ -166,9 +214,11 @@ def find_neighbors(queries: Embedded, among: Embedded, top: int) -> Neighbors:
     else:
         row_of = {key: row for row, key in enumerate(among.samples.keys) if key}
         own = torch.tensor([row_of.get(key, -1) for key in queries.samples.keys])
-    rows, similarity = nearest_rows(queries.features, among.features, top, own)
+    index = fitting_index(len(queries.samples), among.features)
+    rows, similarity = nearest_rows(queries.features, among.features, top, own, index)
     problems = tuple(dict.fromkeys((*queries.problems, *among.problems)))
-    return Neighbors(queries.samples, among.samples, rows, similarity, problems)
+    how = _how(index, len(queries.samples), len(among.samples))
+    return Neighbors(queries.samples, among.samples, rows, similarity, problems, how)
 
 
 def find_duplicates(found: Embedded, threshold: float | None) -> Duplicates:
@@ -185,15 +235,17 @@ def find_duplicates(found: Embedded, threshold: float | None) -> Duplicates:
     groups = found.samples.equal_rows()
     repeated = {row for group in groups for row in group[1:]}
     rows = torch.tensor([row for row in range(len(found.samples)) if row not in repeated])
-    features = found.features[rows]
+    features = found.features[rows] if repeated else found.features
+    index = fitting_index(len(rows), features)
     nearest = torch.empty(0)
     if len(rows) > 1:
-        nearest = nearest_rows(features, features, 1, torch.arange(len(rows)))[1][:, 0]
+        nearest = nearest_rows(features, features, 1, torch.arange(len(rows)), index)[1][:, 0]
     limit = threshold if threshold is not None else duplicate_threshold(nearest) if len(rows) > 1 else 1.0
-    near = close_pairs(features, limit)
+    near = close_pairs(features, limit, index=index)
     near = ClosePairs(rows[near.first], rows[near.second], near.similarity, near.num_found)
     exact = [(group[0], row) for group in groups for row in group[1:]]
-    return Duplicates(found.samples, exact, near, limit, nearest, threshold is None, found.problems)
+    how = _how(index, len(rows), len(rows))
+    return Duplicates(found.samples, exact, near, limit, nearest, threshold is None, found.problems, how)
 
 
 def find_outliers(found: Embedded, num_neighbors: int) -> Outliers:
@@ -207,13 +259,28 @@ def find_outliers(found: Embedded, num_neighbors: int) -> Outliers:
     if len(found.samples) < 2:
         raise UserError("Outliers need at least two samples.")
     number = min(num_neighbors, len(found.samples) - 1)
-    distance = isolation(found.features, number)
-    return Outliers(found.samples, distance.argsort(descending=True, stable=True), distance, number, found.problems)
+    index = fitting_index(len(found.samples), found.features)
+    distance = isolation(found.features, number, index)
+    order = distance.argsort(descending=True, stable=True)
+    how = _how(index, len(found.samples), len(found.samples))
+    return Outliers(found.samples, order, distance, number, found.problems, how)
 
 
 def columns_of(table: Sequence[Row]) -> list[str]:
-    """Return the names of the columns."""
-    return list(table[0]) if table else []
+    """Return the names of the columns; only duplicates may have no row."""
+    return list(table[0]) if table else ["kind", "similarity", "first", "second", "across"]
+
+
+def _how(index: Index | None, num_queries: int, num_rows: int) -> str:
+    """Return a sentence on a large search: what an index missed, or that there was none."""
+    if index is not None:
+        return (
+            f"An index was searched; of the ten nearest of {min(CHECKED, num_rows)} samples, which were searched exactly too, "
+            f"it finds {index.recall:.1%}."
+        )
+    if is_large(num_queries, num_rows):
+        return "All pairs were compared; with an index (pip install 'unisono[search]') this takes a small part of the time."
+    return ""
 
 
 def _at_least_one(name: str, value: int) -> None:

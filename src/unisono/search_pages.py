@@ -75,10 +75,15 @@ def neighbors_page(found: Neighbors, run: str) -> Document:
     note += f" {left:,} more queries are in the table beside this page." if left else ""
     return document(
         "Nearest images",
-        f"{len(found.queries):,} queries among {len(found.among):,} images, by the features of {run}.",
-        [section("neighbors", "Neighbours", [_sheet("", rows, note), _unreadable(found.problems)])],
+        f"{counted_queries(found)} among {len(found.among):,} images, by the features of {run}.",
+        [section("neighbors", "Neighbours", [_sheet("", rows, note), _said(found.how), _unreadable(found.problems)])],
         assets=pictures.assets(),
     )
+
+
+def counted_queries(found: Neighbors) -> str:
+    """Return the number of queries with its word."""
+    return f"{len(found.queries):,} {'query' if len(found.queries) == 1 else 'queries'}"
 
 
 def duplicates_page(found: Duplicates, run: str) -> Document:
@@ -92,11 +97,17 @@ def duplicates_page(found: Duplicates, run: str) -> Document:
     near = list(zip(found.near.first.tolist(), found.near.second.tolist(), found.near.similarity.tolist(), strict=True))
     across = [pair for pair in near if folders[pair[0]] != folders[pair[1]]]
     within = [pair for pair in near if folders[pair[0]] == folders[pair[1]]]
+    nothing = None if found.exact or near else prose("No two images are equal, and no two are near duplicates.")
     parts: list[Section] = [
+        section("none", "Nothing found", [nothing]),
         _pairs("exact", "Equal files", [(first, second, 1.0) for first, second in found.exact], found, pictures),
         _pairs("across", "Near duplicates across folders", across, found, pictures),
         _pairs("within", "Near duplicates within a folder", within, found, pictures),
-        section("threshold", "Threshold", [prose(threshold_sentence(found)), _histogram(found), _unreadable(found.problems)]),
+        section(
+            "threshold",
+            "Threshold",
+            [prose(threshold_sentence(found)), _histogram(found), _said(found.how), _unreadable(found.problems)],
+        ),
     ]
     return document(
         "Duplicates",
@@ -137,7 +148,13 @@ def outliers_page(found: Outliers, run: str) -> Document:
     return document(
         "Outliers",
         f"{len(samples):,} images, by the features of {run}.",
-        [section("outliers", "Farthest images", [_sheet("", rows, note), histogram, _unreadable(found.problems)])],
+        [
+            section(
+                "outliers",
+                "Farthest images",
+                [_sheet("", rows, note), histogram, _said(found.how), _unreadable(found.problems)],
+            )
+        ],
         assets=pictures.assets(),
     )
 
@@ -184,6 +201,10 @@ def _bins(title: str, label: str, values: Sequence[float]) -> Block | None:
 
 def _sheet(title: str, rows: list[dict[str, Any]], note: str) -> Block:
     return {"kind": "sheet", "title": title, "note": note, "wide": True, "sprite": SPRITE, "rows": rows}
+
+
+def _said(sentence: str) -> Block | None:
+    return prose(sentence) if sentence else None
 
 
 def _unreadable(problems: Problems) -> Block | None:

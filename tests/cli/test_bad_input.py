@@ -97,6 +97,13 @@ def test_wrong_type_of_a_flag(unisono: Command) -> None:
     assert "'seven' is not a valid integer" in result.err
 
 
+def test_a_loss_that_is_no_number_comes_with_advice(unisono: Command) -> None:
+    options = ("model.backbone=cfcl-cnn", "training.learning_rate=1e30", "training.local_epochs=4")
+    sentence = unisono("run", *SMALL, *(word for option in options for word in ("--set", option))).sentence
+    assert sentence.startswith("Training has diverged: round 1, phase train, client 0: DivergedError: metric loss is nan")
+    assert sentence.endswith("lower the learning rate.")
+
+
 def test_existing_run_directory(unisono: Command, demo: Path) -> None:
     before = {path: path.read_bytes() for path in demo.rglob("*") if path.is_file()}
     sentence = unisono("run", *SMALL, "--name", "demo").sentence
@@ -114,8 +121,10 @@ def test_damaged_run(unisono: Command, demo: Path) -> None:
     (demo / "run_info.json").write_text("{")
     assert "runs/demo/run_info.json is not as it was written" in unisono("export", demo).sentence
     (demo / "config.toml").write_text("[method")
-    for command in ("resume", "show", "export", "evaluate"):
-        assert "runs/demo/config.toml is not valid TOML" in unisono(command, demo).sentence
+    for command in ("resume", "show", "export", "evaluate", "report", "compare"):
+        assert "runs/demo/config.toml was changed after the run began" in unisono(command, demo).sentence
+    (demo / "manifest.json").unlink()
+    assert "runs/demo/config.toml is not valid TOML" in unisono("show", demo).sentence
 
 
 def test_run_without_any_readable_checkpoint(unisono: Command, demo: Path) -> None:

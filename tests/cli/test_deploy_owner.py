@@ -128,7 +128,7 @@ def test_a_changed_key_changes_a_sentence() -> None:
         "bounds": {
             "min_batch_size": 3, "min_drawn": 9, "max_epochs": 2, "max_steps": 3, "learning_rate": [0.1, 0.2],
             "max_momentum": 0.1, "plain_views": True, "max_parameters": 7, "max_head_dim": 7, "image_size": [9, 10],
-            "max_sizes": 9,
+            "max_sizes": 9, "max_descriptions": 8,
             "max_weight_abs": 7.0, "compile": True, "precision": ["bf16"], "min_memory": 7, "max_release_epsilon": 7.0,
             "max_release_delta": 0.1, "max_attempts": 9,
         },

@@ -48,3 +48,20 @@ def test_parquet(unisono: Command, demo: Path, pixels: np.ndarray) -> None:
 def test_parquet_without_pyarrow(unisono: Command, demo: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'unisono[hub]'" in unisono("embed", demo, "samples.npz", "--output", "a.parquet").sentence
+
+
+def test_parquet_as_input(unisono: Command, demo: Path, pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    images = [{"bytes": (Path("images") / f"{number}.png").read_bytes(), "path": None} for number in range(3)]
+    table = pyarrow.table({"image": [*images, {"bytes": b"no image", "path": None}], "client": ["a", "b", "a", "b"]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, "a.parquet")
+    assert "a.parquet#3" in unisono("embed", demo, "a.parquet").sentence
+    assert unisono("embed", demo, "a.parquet", "--on-error", "skip").code == 0
+    with np.load("features.npz") as content:
+        assert content["files"].tolist() == [f"a.parquet#{row}" for row in range(3)]
+        np.testing.assert_allclose(content["features"], load(demo).embed(pixels[:, None]), rtol=1e-5, atol=1e-6)
+    found = load(demo).neighbors("a.parquet", "images", top=1, on_error="skip")
+    assert [row["file"] for row in found.table()] == [f"images/{number}.png" for number in range(3)]
+    assert load(demo).duplicates("a.parquet", 0.0, on_error="skip").samples.folders == ("a", "b", "a")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "Reading a.parquet needs the extra 'hub'" in unisono("embed", demo, "a.parquet").sentence

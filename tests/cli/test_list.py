@@ -22,10 +22,19 @@ from unisono.config import TABLES
 def test_names_have_summaries(unisono: Command, kind: str, expected: set[str]) -> None:
     summaries = json.loads(unisono("list", kind, "--json").out)
     assert expected <= set(summaries)
-    assert all(summary and "``" not in summary for summary in summaries.values()), summaries
+    assert all(summary and "``" not in str(summary) for summary in summaries.values()), summaries
     table = unisono("list", kind).out
     assert {line.split()[0] for line in table.splitlines() if line.strip() and not line.startswith(" ")} >= set(summaries)
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_study_is_listed_with_title_claim_and_costs(unisono: Command) -> None:
+    lines = unisono("list", "studies").out.splitlines()
+    first = lines.index("cfcl-figure-3a  Embeddings with and without exchange")
+    claim = "With exchange, points of one class lie closer together and classes are better separated."
+    assert " ".join(line.strip() for line in lines[first + 1 : first + 3]) == claim
+    assert lines[first + 3].strip() == "mini: about 8 minutes; paper: about 20 minutes"
+    assert lines[first + 4] == ""
 
 
 def test_unknown_kind_lists_the_known_ones(unisono: Command) -> None:

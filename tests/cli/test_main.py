@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,17 +35,6 @@ def test_version(unisono: Command) -> None:
     assert unisono("--version").out == f"unisono {__version__}\n"
 
 
-@pytest.mark.parametrize(("words", "expected"), [("unisono ru", "run"), ("unisono run --cli", "--clients")])
-def test_bash_completes_commands_and_options(words: str, expected: str) -> None:
-    binary = str(Path(sys.executable).parent / "unisono")
-    script = (
-        f'eval "$(_UNISONO_COMPLETE=source_bash {binary})"; COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}; '
-        f'_unisono_completion {binary}; echo "${{COMPREPLY[@]}}"'
-    )
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout == f"{expected}\n"
-
-
 def test_help_imports_nothing_heavy() -> None:
     script = (
         "import sys; from unisono.cli.main import main\n"
@@ -53,7 +43,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    assert "Commands:" in done.stdout
+    assert "Real federation:" in done.stdout
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name])
@@ -65,8 +55,18 @@ def test_help_fits_a_narrow_terminal_and_shows_the_example(unisono: Command, nam
     assert "\\[" not in result.out
 
 
-def test_summaries_are_not_cut(unisono: Command) -> None:
-    assert "..." not in unisono("--help").out.partition("Commands:")[2]
+@pytest.mark.parametrize("path", [[], ["deploy"]])
+def test_commands_are_grouped_by_task_and_not_cut(unisono: Command, path: list[str]) -> None:
+    group: Any = typer.main.get_command(app)
+    for name in path:
+        group = group.commands[name]
+    out = unisono(*path, "--help").out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "..." not in out.partition("Options:")[2]
+    heads = re.findall(r"^([A-Z][a-z ]+):$", out, re.M)
+    assert "Commands" not in heads, "a command without a group"
+    assert len(heads) > 4
+    assert set(re.findall(r"^  ([a-z]+) +[A-Z]", out, re.M)) == set(group.commands)
 
 
 def test_examples(unisono: Command, tmp_path: Path) -> None:
@@ -84,12 +84,6 @@ def test_examples(unisono: Command, tmp_path: Path) -> None:
         assert result.err == "", name
     for file in ("split.png", "features.npz", "encoder.onnx", "encoder.md", "clusters.csv", "runs/demo/status.json"):
         assert (tmp_path / file).is_file(), file
-
-
-def test_every_command_is_in_the_help(unisono: Command) -> None:
-    names = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    listed = {line.split()[0] for line in unisono("--help").out.partition("Commands:")[2].splitlines() if line.strip()}
-    assert listed == names
 
 
 def test_no_such_option_is_a_usage_error(unisono: Command) -> None:

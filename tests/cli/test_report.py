@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from tests.cli.conftest import SMALL, Command
+from unisono.runs.directory import RunDirectory
 
 
 def test_a_page_is_made_anew(unisono: Command, demo: Path) -> None:
@@ -26,8 +27,8 @@ def test_a_run_that_left_nothing_for_its_page_is_caught_up_with(unisono: Command
 
 def test_a_run_whose_data_is_gone_still_has_a_page(unisono: Command, demo: Path) -> None:
     shutil.rmtree(demo / "report")
-    config = demo / "config.toml"
-    config.write_text(config.read_text().replace('dataset = "digits"', 'dataset = "folder"\npath = "nowhere"'))
+    tree = RunDirectory(demo).config_tree
+    RunDirectory(demo).save_config({**tree, "data": {**tree["data"], "dataset": "folder", "path": "nowhere"}})
     result = unisono("report", demo)
     assert result.code == 0
     assert result.err.startswith("note: The report has no map of the last state: ")
@@ -65,11 +66,12 @@ def test_options_are_checked(unisono: Command) -> None:
 def test_the_demo_ends_with_the_reports(unisono: Command, tmp_path: Path) -> None:
     result = unisono("demo", "--set", "federation.rounds=1", "--set", "data.limit=200", "--set", "model.backbone=cfcl-cnn")
     assert result.code == 0
-    for method, line in zip(("simclr", "orchestra"), result.out.splitlines()[-2:], strict=True):
-        assert line.startswith(f"{method}: ")
+    for start, name in (("simclr", "report"), ("orchestra", "report"), ("", "gallery")):
+        (line,) = [line for line in result.out.splitlines()[-3:] if f" {start}: " in line or (not start and name in line)]
         page = tmp_path / line.rpartition(": ")[2]
-        assert page.name == "report.html"
+        assert page.name == f"{name}.html"
         assert page.is_file()
+    assert result.out.count("Its clusters are ") == 2
 
 
 def test_the_gallery_has_the_number_of_clusters_that_was_asked_for(unisono: Command, demo: Path) -> None:

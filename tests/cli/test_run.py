@@ -112,7 +112,7 @@ def test_interrupting_a_run_says_how_to_continue(tmp_path: Path) -> None:
             if line.startswith("round") and line.split()[1].startswith("2/"):
                 break
         os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the workers too
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
     saved = load(tmp_path / "runs" / "a").round
     assert process.returncode == 130
     assert saved >= 2

@@ -84,6 +84,38 @@ def test_duplicates_at_a_given_threshold(unisono: Command, demo: Path, photos: P
     assert "from -1 to 1" in unisono("duplicates", demo, photos, "--threshold", "2").sentence
 
 
+def test_no_duplicates(unisono: Command, demo: Path, photos: Path) -> None:
+    result = unisono("duplicates", demo, photos / "north", "--threshold", "1")
+    assert "0 equal and 0 near pairs" in result.out
+    assert Path("duplicates.csv").read_text() == "kind,similarity,first,second,across\n"
+    assert "No two images are equal" in Path("duplicates.html").read_text(encoding="utf-8")
+
+
+def test_names_are_as_short_as_they_can_be(unisono: Command, demo: Path, photos: Path) -> None:
+    command = ["run", "simclr", "--dataset", "folder", "--rounds", "1", "--workers", "0", "--name", "own", "--quiet"]
+    for option in ("data.path=photos", "data.image_size=8", "partition.scheme=natural", "model.backbone=cfcl-cnn"):
+        command += ["--set", option]
+    assert unisono(*command).code == 0
+    result = unisono("neighbors", "runs/own", "photos/north/3.png", "--top", "1")
+    assert [line.split() for line in result.out.splitlines()[:3:2]] == [
+        ["rank", "file", "similarity"],
+        ["1", "photos/south/copy.png", "1.0000"],
+    ]
+    assert "1 query\n" in result.out
+
+
+def test_large_searches_say_how_they_were_made(
+    unisono: Command, demo: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unisono.evaluation.search.EXACT_PAIRS", 20)
+    for command in (("neighbors", demo, photos, photos), ("duplicates", demo, photos), ("outliers", demo, photos)):
+        said = unisono(*command)
+        assert "searched exactly too, it finds 100.0%." in said.out
+        assert "it finds 100.0%" in Path(f"{command[0]}.html").read_text(encoding="utf-8")
+    monkeypatch.setattr("unisono.evaluation.search.has_faiss", lambda: False)
+    assert "pip install 'unisono[search]'" in unisono("outliers", demo, photos).out
+
+
 def test_outliers(unisono: Command, demo: Path, photos: Path) -> None:
     result = unisono("outliers", demo, photos, "--neighbors", "3")
     assert (result.code, result.err) == (0, "")

@@ -92,6 +92,16 @@ def test_one_folder_is_split_on_request(unisono: Command, tmp_path: Path) -> Non
     assert "--labels needs a folder per class" in unisono("start", "photos", "--labels").sentence
 
 
+def test_views_are_named_by_one_flag_and_said_to_be(unisono: Command, sites: Path) -> None:
+    chosen = unisono("start", sites, "--dry-run", *QUICK).out
+    assert "--views names another" in " ".join(chosen.split())
+    result = unisono("start", sites, "--dry-run", "--views", "digits", *QUICK)
+    assert 'preset = "digits"' in result.out
+    assert "as asked by --views" in result.out
+    assert "views.preset must be" in unisono("start", sites, "--views", "digit", *QUICK).sentence
+    assert 'preset = "digits"' in unisono("start", sites, "--dry-run", "--views", "digits", "--method", "byol", *QUICK).out
+
+
 def test_another_method_keeps_its_views_and_gets_clusters_that_the_sites_can_fill(unisono: Command, sites: Path) -> None:
     result = unisono("start", sites, "--dry-run", "--method", "orchestra", *QUICK)
     assert (result.code, result.err) == (0, "")

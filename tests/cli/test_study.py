@@ -12,6 +12,10 @@ def test_a_study_from_start_to_end(unisono: Command, tmp_path: Path) -> None:
     planned = unisono("study", "small.toml", "--only", "simclr", "--seeds", "0", "--dry-run")
     assert planned.code == 0
     assert planned.out.count("not run") == 2
+    assert "; 2 runs" in planned.out
+    assert (
+        "; 1 run\n" in unisono("study", "small.toml", "--only", "simclr", "--only", "alpha-10", "--seeds", "0", "--dry-run").out
+    )
     assert not (tmp_path / "runs").exists()
     part = unisono("study", "small.toml", "--only", "simclr", "--seeds", "0-1")
     assert part.code == 0, part

@@ -19,17 +19,32 @@ LISTED = (
     "environment.json",
     "floors.json",
     "model/encoder.safetensors",
+    "report.html",
+    "gallery.html",
     "report/about.json",
     "report/points.json",
     "report/round-000002.npz",
     "manifest.json",
+    "status.json",
     "checkpoints/round-000002/server.safetensors",
 )
+SAID = {
+    "config.toml": ("show", "compare", "evaluate", "export", "report", "resume"),
+    "run_info.json": ("show", "evaluate", "export", "report"),
+    "metrics.jsonl": ("show", "compare", "report", "resume"),
+    "clients.jsonl": ("show", "report", "resume"),
+    "floors.json": ("show", "report"),
+    "privacy.json": ("show", "report"),
+    "manifest.json": ("show", "compare", "evaluate", "export", "report", "resume"),
+    "report/points.json": ("report",),
+    "checkpoints/round-000002/server.safetensors": ("evaluate", "resume", "export"),
+}
+"""Commands that read a file, and so have to say that it is damaged."""
 
 
 def flip(path: Path, place: float) -> None:
     content = bytearray(path.read_bytes())
-    content[int(place * (len(content) - 1))] ^= 1
+    content[int(place * (len(content) - 1))] ^= 0x11
     path.write_bytes(content)
 
 
@@ -46,17 +61,23 @@ def test_a_good_run_is_good(unisono: Command, demo: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_damage_is_named_and_no_command_ends_in_a_traceback(unisono: Command, demo: Path, name: str) -> None:
+def test_damage_is_named_and_no_command_ends_in_a_traceback(
+    unisono: Command, demo: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     flip(demo / name, 0.4)
     done = unisono("verify", demo)
     assert done.code == 1
     damaged = [line for line in done.out.splitlines() if line.startswith("DAMAGED")]
     assert len(damaged) == 1
     assert damaged[0].split()[1].rstrip(":") == name.removesuffix("/server.safetensors")
-    for command in ("show", "compare", "report", "resume"):
-        result = unisono(command, demo)
+    said_by = SAID.get(name, ())
+    for command in dict.fromkeys(("show", "compare", *said_by, "report", "resume")):
+        result = unisono(command, demo, *(("--probe", "knn") if command == "evaluate" else ()))
         assert result.code in (0, 2), result
         assert "Traceback" not in result.err
+        if command in said_by:
+            said = result.out + result.err + caplog.text
+            assert ("round-000002 is damaged" if "checkpoints" in name else name) in said.replace("\n", "")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -74,10 +74,10 @@ def test_the_server_answers_until_ctrl_c(demo: Path, tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().split(" at ")[1].split(",")[0]
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=300) as answer:
             assert b"<title>demo</title>" in answer.read()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+from tests.attacks import attack
 from unisono.core.noise import SeededNoise, SystemNoise
 
 
@@ -18,6 +19,7 @@ def test_system_noise_has_its_distribution() -> None:
     assert noise.normal(2_000_000).isfinite().all()
 
 
+@attack("A21", "Searches the 32 bits of a generator for the noise of a client", "no generator is behind it")
 def test_system_noise_is_double_and_never_the_same() -> None:
     """Not even in the last 32 bits: no torch generator is behind it."""
     torch.manual_seed(0)

@@ -160,7 +160,7 @@ def test_a_script_may_name_its_own_file(shapes: Registry[type], tmp_path: Path) 
     path.write_text(path.read_text() + f"\nif __name__ == '__main__': print(registry[{str(path)!r}].__module__)")
     search = f"{tmp_path}:{Path(importlib.import_module('unisono.core').__file__ or '').parents[2]}"
     done = subprocess.run(
-        [sys.executable, str(path)], env={"PYTHONPATH": search}, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, str(path)], env={"PYTHONPATH": search}, capture_output=True, text=True, check=True, timeout=600
     )
     assert done.stdout.startswith("unisono_user_script")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from unisono.core.config import make_section
 from unisono.core.errors import UserError
 from unisono.data.datasets import Dataset
-from unisono.data.partition import Partition, PartitionConfig, Samples, make_partition, partition_dataset, partitioners
+from unisono.data.partition import Partition, PartitionConfig, Rows, Samples, make_partition, partition_dataset, partitioners
 
 SCHEMES = ["classes-per-client", "dirichlet", "dirichlet-prior", "iid", "natural", "pachinko", "quantity-skew", "whole-classes"]
 SEEDED = sorted(set(SCHEMES) - {"natural", "whole-classes"})
@@ -67,7 +67,7 @@ def test_every_index_belongs_to_exactly_one_client(data, scheme, seed):
         labels = torch.cat([labels, labels.unique().repeat(num_clients)])
     owners = torch.arange(len(labels)) % 5 * 7
     partition = partition_of(scheme, labels, num_clients, seed, owners, **options)
-    assert torch.equal(torch.cat(partition.indices).sort().values, torch.arange(len(labels)))
+    assert torch.equal(torch.cat(list(partition.indices)).sort().values, torch.arange(len(labels)))
     assert partition.num_clients == (5 if scheme == "natural" else num_clients)
     assert partition.notes == ()
     for rows in partition.indices:
@@ -159,3 +159,22 @@ def test_small_and_empty_clients_are_told():
 def test_config_names_the_field():
     with pytest.raises(UserError, match=r"partition.alpha must be greater than 0, got -1"):
         make_section(PartitionConfig, {"alpha": -1}, "partition")
+
+
+def test_rows_are_cut_from_one_tensor_when_they_are_read() -> None:
+    parts = (torch.tensor([0, 3]), torch.tensor([], dtype=torch.int64), torch.tensor([1, 2, 4]))
+    rows = Rows.of(parts)
+
+    assert [part.tolist() for part in rows] == [[0, 3], [], [1, 2, 4]]
+    assert rows[-1].tolist() == [1, 2, 4]
+    assert [part.tolist() for part in rows[1:]] == [[], [1, 2, 4]]
+    assert rows[2].untyped_storage().data_ptr() == rows.rows.untyped_storage().data_ptr()
+    assert Rows.of(rows) is rows
+
+
+def test_a_partition_keeps_one_tensor_however_many_clients_there_are() -> None:
+    partition = make_partition(PartitionConfig(scheme="iid", num_clients=300), None, None, 1000, seed=0)
+
+    assert isinstance(partition.indices, Rows)
+    assert sorted(partition.indices.rows.tolist()) == list(range(1000))
+    assert partition.sizes.tolist() == [len(rows) for rows in partition.indices]

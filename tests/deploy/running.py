@@ -66,7 +66,7 @@ class RunningFederation:
         self.root = root
         self.path = root / "federation"
         ports = free_ports(num_clients + 1)
-        create_federation(self.path, num_clients, hosts, ports[0])
+        create_federation(self.path, num_clients, hosts, ports[0], policy={})
         self.server = ServerDirectory.open(self.path)
         self.configure_server(host="127.0.0.1", start_timeout=120.0)
         self.clients = [self.path / f"client-{number}" for number in range(num_clients)]
@@ -117,7 +117,7 @@ class RunningFederation:
         self._processes.append(process)
         return process
 
-    def unisono(self, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def unisono(self, *arguments: str, timeout: float = 800) -> subprocess.CompletedProcess[str]:
         """A finished command."""
         return subprocess.run(
             [*UNISONO, *arguments], cwd=self.root, capture_output=True, text=True, timeout=timeout, check=False
@@ -129,7 +129,7 @@ class RunningFederation:
         assert done.returncode == 0, (done.stdout, done.stderr, self.logs())
         return self.server.runs / name
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 150) -> None:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(Exception):

@@ -97,7 +97,7 @@ class Clients:
     """Clients with directories of their own, in this process; ``lost`` names those that are killed, by step of a sum."""
 
     def __init__(self, root: Path, num_clients: int = NUM_CLIENTS, **options: Any) -> None:
-        create_federation(root / "federation", num_clients)
+        create_federation(root / "federation", num_clients, policy={})
         self.lost: dict[str, list[int]] = {}
         self.directories = []
         for number in range(num_clients):
@@ -149,7 +149,8 @@ class Run:
         self.config: Config = resolve(tree)
         size = self.config.data.image_size or 8
         number = len(clients.handlers)
-        info = {**RUN_INFO, "input_shape": [1, size, size], "num_clients": number, "num_classes": num_classes}
+        facts = {"num_clients": number, "num_classes": num_classes, "num_rounds": self.config.federation.rounds}
+        info = {**RUN_INFO, "input_shape": [1, size, size], **facts}
         self.run_spec = json.dumps({"run": name, "config": public_tree(self.config), "run_info": info})
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in info.items()}
         self.method = self.config.method_class(

@@ -28,7 +28,7 @@ from unisono.deploy.condition import connect, node_table
 from unisono.deploy.directories import CLIENT_FILE, ClientDirectory
 from unisono.deploy.negotiation import load_client_data
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
-from unisono.engines.flower.control import key_bytes
+from unisono.engines.flower.nodes import key_bytes
 from unisono.engines.shards import WorkerSetup
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.client_turn import FederatedDataset
@@ -210,7 +210,7 @@ def test_poisoned_updates_are_left_out_and_recorded(federation: RunningFederatio
     failures = {entry["round"]: entry for entry in read_lines(run / "failures.jsonl")}
     assert sorted(failures) == list(range(len(ATTACKS)))
     assert all(entry["client"] == NUM_CLIENTS - 1 for entry in failures.values())
-    words = ("not finite", "bytes are more than", "no battery")
+    words = ("not finite", "bytes are more than", "its own log says why")
     for number, word in enumerate(words):
         assert word in failures[number]["reason"]
     entries = list(read_lines(run / "metrics.jsonl"))
@@ -270,7 +270,7 @@ def test_everything_ends_when_it_is_told_to(federation: RunningFederation) -> No
         done = federation.unisono("deploy", "stop", str(path))
         assert done.returncode == 0, done.stderr
         assert not (path / "supervisor.pid").exists()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     listing = ["ps", "-eo", "args"]
     while str(federation.path) in subprocess.run(listing, capture_output=True, text=True, check=True).stdout:
         assert time.monotonic() < deadline

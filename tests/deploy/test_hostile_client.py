@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+pytest.importorskip("flwr")
 
 from tests.attacks import attack
+from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run
+from unisono.backends import Backend
+from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy.negotiation import negotiate
 from unisono.federation.aggregate import AggregationConfig
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import RoundLoop
 
 HONEST = {"shape": [1, 8, 8], "samples": 50, "mean": [0.4], "std": [0.2]}
 LIES: list[dict[str, Any]] = [
@@ -46,6 +56,20 @@ def test_an_absurd_description_neither_ends_a_run_nor_counts(lie: dict[str, Any]
     reason = agreed.rejection_reason({**HONEST, **lie})
     assert reason
     assert "\n" not in reason
+
+
+@attack("A20", "Computes the noise on the mean from the run's seed, and subtracts it", "its noise comes from the system")
+def test_noise_of_a_real_run_is_nobodys_to_repeat(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, require={"own_randomness": False}, bounds={"max_attempts": 9})
+    noisy = {"privacy": {"clip_norm": 1.0, "noise_multiplier": 1.0}, "aggregation": {"weighting": "uniform"}, **GROUP_NORM}
+    run = Run(clients, merge(SIMPLE, noisy))
+    assert Backend(run.method, run.engine, [], {}, "none").is_real, "as every federation of deploy/server.py"
+    found = []
+    for secret in (False, False, True, True):
+        loop = RoundLoop(run.method, run.engine, ClientStateStore(), run.config.loop, 0, secret_noise=secret)
+        found.append(loop.run(loop.initial_state(), (), 1).server.flatten())
+    alike = [all(torch.equal(a[name], b[name]) for name in a) for a, b in itertools.pairwise(found)]
+    assert alike == [True, False, False]
 
 
 def test_a_description_without_its_parts_is_refused() -> None:

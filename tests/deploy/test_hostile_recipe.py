@@ -12,7 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from tests.attacks import attack
+from tests.attacks import ROOT, attack
 from tests.deploy.test_client import SIMPLE, Clients, Run, request
 from tests.deploy.test_policy import LOCAL_DP, SECURE, client_with, first_request
 from unisono.core.config import merge
@@ -140,9 +140,12 @@ def recognised(clients: Clients, directory: ClientDirectory, own: dict[str, Any]
 
 @attack("A11", "Sends a crafted model whose update shows samples", "not refused; only the client's own noise hides them")
 def test_a_crafted_model_shows_samples_unless_the_client_adds_noise(clients: Clients, tmp_path: Path) -> None:
-    found = {}
-    for name, budget in (("none", {}), ("noise", {"clip_norm": 1.0, "noise_multiplier": 1.0})):
-        (tmp_path / name).mkdir()
-        found[name] = recognised(clients, clients.directories[0], {"budget": budget}, tmp_path / name)
-    assert found["none"] >= 5, "the trap works, as docs/site-owners.md says"
-    assert found["noise"] == 0
+    found = []
+    for noise in (None, 1e-4, 1.0):
+        (tmp_path / f"{noise}").mkdir()
+        budget = {} if noise is None else {"clip_norm": 1.0, "noise_multiplier": noise}
+        found.append(recognised(clients, clients.directories[0], {"budget": budget}, tmp_path / f"{noise}"))
+    page = " ".join((ROOT / "docs" / "site-owners.md").read_text().split())
+    assert found[1:] == [0, 0]
+    assert f"**{found[0]} of 40 samples**" in page, found
+    assert "**none** with noise of 0.0001 times the clipping norm" in page

@@ -204,7 +204,7 @@ def test_code_of_other_packages_runs_only_if_it_is_listed(tmp_path: Path, monkey
 def test_failures_tell_nothing_and_are_counted(tmp_path: Path) -> None:
     """A server crafts a model that is not finite if and only if a pixel is bright, and reads the answer off the failure."""
     clients = Clients(tmp_path)
-    run = Run(clients, SIMPLE)
+    run = Run(clients, merge(SIMPLE, {"federation": {"rounds": 5}}))
     asked = request(run)
     not_finite = {name: {key: t * torch.nan if t.is_floating_point() else t for key, t in group.items()}
                   for name, group in asked.broadcast.groups.items()}  # fmt: skip

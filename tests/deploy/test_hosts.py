@@ -27,7 +27,7 @@ context = ssl.create_default_context(cafile=sys.argv[1])
 for path in sys.argv[3:]:
     request = urllib.request.Request(sys.argv[2] + path, b"", {"X-Forwarded-For": "127.0.0.1"})
     try:
-        print(urllib.request.urlopen(request, timeout=20, context=context).status)
+        print(urllib.request.urlopen(request, timeout=300, context=context).status)
     except urllib.error.HTTPError as error:
         print(error.code)
 """

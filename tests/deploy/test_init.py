@@ -12,9 +12,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from tests.attacks import attack
 from unisono.core.errors import UserError
 from unisono.deploy.directories import ClientDirectory, ServerDirectory, read_keys
 from unisono.deploy.init import create_federation
+from unisono.deploy.policy_tables import Policy, strict_tables
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +26,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@attack("B7", "Reads keys, tokens and states as another user of the machine", "only the owner's account may")
 def test_secrets_are_their_owners_alone(made: Path) -> None:
     secret = ["authority/ca.key", "server/server.key", "client-0/node.key", "client-1/node.key", "client-0/runtime.secret"]
     assert all(stat.S_IMODE((made / name).stat().st_mode) == 0o600 for name in secret)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (made, *made.glob("*/")))
     assert not list(made.glob("client-*/ca.key"))
     assert not list((made / "server").glob("*ca.key"))
 
@@ -64,6 +68,26 @@ def test_configs_read_back(made: Path) -> None:
     client = ClientDirectory.open(made / "client-1").config
     assert (client.client_id, client.server, client.insecure) == (1, "fed.example.org:9092", False)
     assert ClientDirectory.open(made / "client-0").config.port != client.port
+
+
+def test_a_server_listens_to_others_only_if_it_is_told_to(made: Path, tmp_path: Path) -> None:
+    assert ServerDirectory.open(made).config.host == "0.0.0.0", "it has a name"
+    for number, (host, expected) in enumerate([("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1")]):
+        create_federation(tmp_path / str(number), 1, [host])
+        assert ServerDirectory.open(tmp_path / str(number)).config.host == expected
+
+
+def test_a_new_client_is_stricter_than_the_defaults(made: Path, tmp_path: Path) -> None:
+    two = ClientDirectory.open(made / "client-0").config
+    assert (two.allow.approve, two.require.secure_aggregation, two.require.min_cohort) == ("recipe-hash", False, 3)
+    assert (two.budget.max_rounds, two.budget.max_runs) == (2000, 20)
+    assert [strict_tables(number)["require"]["min_cohort"] for number in (1, 3, 4, 5, 6, 7, 99)] == [3, 3, 3, 4, 5, 5, 5]
+    create_federation(tmp_path / "f", 9)
+    nine = ClientDirectory.open(tmp_path / "f" / "client-8").config
+    assert (nine.require.secure_aggregation, nine.require.min_cohort) == (True, 5)
+    text = (tmp_path / "f" / "client-8" / "client.toml").read_text()
+    keys = [key for table in Policy().tables.values() for key in table.model_dump()]
+    assert all(f"\n{key} =" in text or f"\n# {key} =" in text for key in keys)
 
 
 def test_insecure_is_said_everywhere_and_has_no_certificates(tmp_path: Path) -> None:

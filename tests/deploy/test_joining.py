@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,15 +14,19 @@ from cryptography import x509
 pytest.importorskip("flwr")
 
 from tests.attacks import attack
+from tests.deploy.test_client import SIMPLE, Clients, Run
+from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy import joining
 from unisono.deploy.admitted_keys import AdmittedKeys
-from unisono.deploy.certificates import Authority, expiry
-from unisono.deploy.directories import ClientDirectory, ServerDirectory
+from unisono.deploy.authority_change import begin_change, finish_change
+from unisono.deploy.certificates import Authority, expiry, make_node_key
+from unisono.deploy.directories import ClientDirectory, ServerDirectory, write_keys
 from unisono.deploy.init import create_federation
 from unisono.deploy.joining import accept, add, authority_fingerprint, join, remove, rotate_certificate, rotate_key
-from unisono.deploy.members import Members, stored_members, take_members
-from unisono.engines.flower.control import key_bytes
+from unisono.deploy.members import Members, stored_members, take_members, trusted_authorities
+from unisono.deploy.server_audit import sentence, server_chain
+from unisono.engines.flower.nodes import key_bytes
 
 
 class Operator:
@@ -201,3 +206,66 @@ def test_a_certificate_holds_for_a_year_and_its_end_is_announced(operator: Opera
     names = [one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value for one in (old, new)]
     assert names[0] == names[1]
     new.verify_directly_issued_by(operator.authority.certificate)
+
+
+def test_an_authority_follows_another_and_clients_trust_both_in_between(operator: Operator) -> None:
+    client, late = operator.client(0), operator.client(1)
+    path = operator.root / "new"
+    new = begin_change(operator.server, operator.authority, path)
+    assert begin_change(operator.server, operator.authority, path).pem == new.pem
+    assert stat.S_IMODE((path / "ca.key").stat().st_mode) == 0o600
+    with pytest.raises(UserError, match="does not trust this authority yet"):
+        finish_change(operator.server, Authority.create("other"))
+    with pytest.raises(UserError, match="it is another"):
+        begin_change(operator.server, Authority.create("other"), path)
+    assert take_members(client, operator.list)
+    assert trusted_authorities(client.path) == [operator.authority.certificate, new.certificate]
+    welcome = operator.add_site()
+    assert accept(operator.site, welcome, operator.told) == 2
+    assert trusted_authorities(operator.site) == trusted_authorities(client.path)
+    finish_change(operator.server, new)
+    served = x509.load_pem_x509_certificate((operator.server.path / "server.crt").read_bytes())
+    served.verify_directly_issued_by(new.certificate)
+    for _ in range(2):
+        take_members(client, operator.list)
+        assert trusted_authorities(client.path) == [new.certificate]
+    assert client.keys == operator.server.keys
+    with pytest.raises(UserError, match="not signed by this federation's authority"):
+        take_members(late, operator.list)
+    mark = rotate_key(late)
+    _, welcome = add(operator.server, new, late.path / "request.json", mark, None)
+    with pytest.raises(UserError, match="another authority than this client's"):
+        accept(late.path, welcome, None)
+    assert accept(late.path, welcome, authority_fingerprint(new.certificate)) == 1
+    assert trusted_authorities(late.path) == [new.certificate]
+
+
+def test_what_is_done_to_a_server_is_written_down(operator: Operator) -> None:
+    operator.add_site()
+    remove(operator.server, 1, operator.authority)
+    rotate_certificate(operator.server, operator.authority, 10)
+    chain = server_chain(operator.server.path)
+    assert [(line["action"], line["object"].split(",")[0]) for line in chain.lines] == [
+        ("init", "2 clients"), ("add", "client 2"), ("remove", "client 1"), ("rotate", "server.crt")
+    ]  # fmt: skip
+    assert all(line["actor"][0] == os.getuid() for line in chain.lines)
+    assert sentence(chain.lines[1]).endswith(f"add {chain.lines[1]['object']}")
+    file = operator.server.path / "audit.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(UserError, match=r"audit\.jsonl is damaged at line 1\. Keep it as evidence"):
+        server_chain(operator.server.path)
+
+
+def test_a_sum_knows_the_keys_that_are_in_force_now(tmp_path: Path) -> None:
+    """A site joins, or changes its key, while the others run."""
+    clients = Clients(tmp_path)
+    run = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}}), secure=True)
+    state = run.go(until=1)
+    private, line = make_node_key()
+    clients.directories[2].key.write_bytes(private)
+    for directory in clients.directories:
+        write_keys(directory.path / "nodes.json", {**directory.keys, 2: line})
+    clients.restart(2)
+    again = Run(clients, merge(SIMPLE, {"privacy": {"secure_aggregation": True}}), secure=True)
+    again.go(state)
+    assert run.failures == again.failures == []

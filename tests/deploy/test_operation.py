@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ from unisono.deploy.joining import rotate_certificate
 from unisono.deploy.metrics import client_metrics, serve_metrics, server_metrics
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import want
+from unisono.engines.flower.nodes import nodes_in
 from unisono.runs.directory import RunDirectory
 
 
@@ -65,9 +67,26 @@ def test_status_is_true_after_a_kill_and_announces_the_end_of_certificates(made:
     assert any(line.startswith("paused") for line in lines)
 
 
-def test_status_needs_no_torch() -> None:
-    code = "import sys, unisono.deploy.condition; sys.exit('torch' in sys.modules)"
+def test_status_needs_neither_torch_nor_flower() -> None:
+    """Both take longer to import than the rest takes."""
+    code = "import sys, unisono.deploy.condition; sys.exit(bool({'torch', 'flwr', 'numpy'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_nodes_are_read_from_flowers_database(tmp_path: Path) -> None:
+    from flwr.supercore.state.schema.linkstate_models import LinkStateBase, Node
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import Session
+
+    engine = create_engine(f"sqlite:///{tmp_path / 'state.db'}")
+    LinkStateBase.metadata.create_all(engine)
+    with Session(engine) as session:
+        for number, (status, until) in enumerate([("online", 2e10), ("online", 1.0), ("registered", None)]):
+            session.add(Node(node_id=number, public_key=b"%d" % number, status=status, online_until=until))
+        session.commit()
+    assert nodes_in(tmp_path / "state.db") == {b"0": "online", b"1": "offline", b"2": "registered"}
+    with pytest.raises(UserError, match="cannot be read"):
+        nodes_in(tmp_path / "none.db")
 
 
 def test_a_check_finds_what_is_wrong_with_a_server(made: Path) -> None:
@@ -171,11 +190,34 @@ def test_metrics_are_what_prometheus_reads_and_health_is_that_of_the_processes(m
 def test_the_files_for_systemd_and_docker_are_in_order(made: Path, what: str) -> None:
     name = what.split("-", maxsplit=1)[0]
     unit = made / what / f"unisono-{name}.service"
-    if shutil.which("systemd-analyze"):
-        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
-        assert unit.name not in done.stderr, done.stderr
     assert f"ExecStart=/usr/bin/env unisono deploy {name} ." in unit.read_text()
     compose = yaml.safe_load((made / what / "compose.yaml").read_text())
     assert list(compose["services"]) == [name]
     assert compose["services"][name].get("ports") == (["1:1"] if name == "server" else None)
     assert f'CMD ["{name}", "."]' in (made / what / "Dockerfile").read_text()
+
+
+LINTERS: dict[str, tuple[list[list[str]], str]] = {
+    "systemd-analyze": ([["systemd-analyze", "verify"]], "unisono-{}.service"),
+    "hadolint": ([["hadolint"]], "Dockerfile"),
+    "compose": ([["docker", "compose", "-f"], ["docker-compose", "-f"]], "compose.yaml"),
+}
+
+
+@pytest.mark.parametrize("what", ["server", "client-0"])
+@pytest.mark.parametrize("linter", LINTERS)
+def test_start_files_pass_their_linters(made: Path, what: str, linter: str) -> None:
+    commands, name = LINTERS[linter]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    for command in commands:
+        program = shutil.which(command[0], path=path)
+        asked = [program, *command[1:-1], "version" if linter == "compose" else "--version"] if program else ["false"]
+        if program and subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+            break
+    else:
+        pytest.skip(f"{linter} is not installed: {name} was read, not linted")
+    file = made / what / name.format(what.partition("-")[0])
+    rest = ["config", "-q"] if linter == "compose" else []
+    done = subprocess.run([program, *command[1:], file, *rest], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert file.name not in done.stderr, done.stderr

@@ -241,7 +241,7 @@ def test_a_round_is_revealed_again_over_the_same_clients_only(tmp_path: Path) ->
 
 def test_an_owner_can_want_more_clients_in_a_sum_than_stay(tmp_path: Path) -> None:
     clients = Clients(tmp_path, 4, require={"min_cohort": 4})
-    run = Run(clients, merge(TEN, SECURE), secure=True)
+    run = Run(clients, merge(TEN, {**SECURE, "federation": {"rounds": 2}}), secure=True)
     learnt(run)
     clients.lost = {"masked": [0]}
     with pytest.raises(UserError, match="below the quorum"):
@@ -319,7 +319,7 @@ def _claim(handler: Any, weight: float) -> None:
 @attack("A13", "Reads off the failure of a secure sum whether an update is large", "it tells nothing more, and each is counted")
 def test_an_update_beyond_the_range_fails_before_the_sum_and_is_counted(tmp_path: Path) -> None:
     clients = Clients(tmp_path)
-    run = Run(clients, merge(SIMPLE, {**SECURE, "training": {"learning_rate": 1e-2}}))
+    run = Run(clients, merge(SIMPLE, {**SECURE, "training": {"learning_rate": 1e-2}, "federation": {"rounds": 4}}))
     for number in range(3):
         _scale(clients.handlers[0], 1e9)
         with pytest.raises(ClientError, match="its own log says why"):

@@ -27,7 +27,7 @@ supervise(Path(sys.argv[1]), [Task("one", [sys.executable, "-c", grandchild], {}
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -19,7 +19,7 @@ from unisono.evaluation.finetune import FineTuning
 from unisono.evaluation.knn import knn_probe
 from unisono.evaluation.label_probes import class_balanced
 from unisono.evaluation.linear import linear_probe
-from unisono.evaluation.probe_data import ProbeData
+from unisono.evaluation.probe_data import ProbeData, fitting_cap
 from unisono.evaluation.probes import run_probes
 
 UNLABELLED = {"view-agreement", "effective-rank", "mean-cosine", "cluster-agreement"}
@@ -408,3 +408,28 @@ def test_many_clients_are_drawn_for_the_alignment() -> None:
 
 def test_the_usual_caps() -> None:
     assert (config().max_train_samples, config().max_test_samples) == (20_000, 10_000)
+
+
+def test_views_of_large_samples_are_made_for_fewer_of_them():
+    seen = []
+
+    def views(x, generator):
+        seen.append(len(x))
+        return x, x
+
+    for edge, expected in ((32, 60), (128, 32)):
+        seen.clear()
+        samples = torch.zeros(60, 3, edge, edge, dtype=torch.uint8)
+        samples[:, :, :8, :8] = torch.randint(256, (60, 3, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+        config = EvaluationConfig(probes=("alignment",), max_train_samples=320)
+        clients = list(torch.arange(60).split(30))
+        run_probes(config, Flat(), None, ProbeData(samples, None, samples[:0], None), Context(0), views, client_indices=clients)
+        assert sum(seen) == expected, edge
+    assert fitting_cap(torch.zeros(1, 3, 224, 224), 1000, 250) == 250
+    assert fitting_cap(torch.zeros(1, 3, 64, 64), 1000) == 250
+    assert fitting_cap(torch.zeros(1, 1, 8, 8), 1000) == 1000
+
+
+class Flat(nn.Module):
+    def forward(self, x):
+        return x.mean(dim=1).flatten(1)

@@ -148,14 +148,24 @@ def test_a_good_encoder_is_told_from_pixels(data: ProbeData, floors: dict[str, d
 
 
 def test_pixels_have_learnt_nothing(data: ProbeData, floors: dict[str, dict[str, float]]) -> None:
-    (warning,) = tell(floors[PIXELS], floors).warnings
+    pixels = floors[PIXELS]
+    (warning,) = tell(pixels, {**floors, UNTRAINED: pixels}).warnings
     assert warning.startswith("Nothing was learnt that pixels or untrained weights do not show")
+    for share, learnt in ((0.7, True), (0.95, False)):
+        untrained = {**pixels, "view-agreement": share * pixels["view-agreement"]}
+        told = tell(pixels, {**floors, UNTRAINED: untrained})
+        assert told.sentences[0].startswith("Something was learnt, though by views no more than pixels show") == learnt
+        assert bool(told.warnings) != learnt
 
 
 def test_a_collapse_is_warned_of(data: ProbeData, floors: dict[str, dict[str, float]]) -> None:
     numbers = probed(data, Same())
     assert numbers["effective-rank"] == 0
     assert any("The encoder has collapsed" in warning for warning in tell(numbers, floors).warnings)
+    before = {**floors, UNTRAINED: {**floors[UNTRAINED], "effective-rank": 60.0, "mean-cosine": 0.6}}
+    for rank, cosine, warned in ((24.0, 0.93, True), (40.0, 0.93, False), (24.0, 0.7, False)):
+        some = {**floors[PIXELS], "effective-rank": rank, "mean-cosine": cosine}
+        assert any("collapsed" in warning for warning in tell(some, before).warnings) == warned
     alike = {name: {**scores, "mean-cosine": 0.999} for name, scores in floors.items()}
     assert any("so are the images" in warning for warning in tell(numbers, alike).warnings)
 
@@ -165,8 +175,17 @@ def test_an_encoder_of_sites_is_warned_of(data: ProbeData, floors: dict[str, dic
     assert numbers["own-site"] == 1
     assert floors[PIXELS]["own-site"] < 0.7
     assert any("learnt to tell the sites apart" in warning for warning in tell(numbers, floors).warnings)
-    pixels_too = {name: {**scores, "own-site": 0.9} for name, scores in floors.items()}
-    assert not any("sites apart" in warning for warning in tell(numbers, pixels_too).warnings)
+    for pixels, untrained, own, warned in (
+        (0.9, 0.9, 0.94, False),
+        (0.9, 0.9, 0.96, True),
+        (0.9, 0.95, 0.96, False),
+        (0.5, 0.5, 0.69, False),
+        (0.5, 0.5, 0.71, True),
+    ):
+        levels = {PIXELS: pixels, PCA: pixels, UNTRAINED: untrained}
+        known = {name: {**scores, "own-site": levels[name]} for name, scores in floors.items()}
+        warnings = tell({**numbers, "own-site": own}, known).warnings
+        assert any("sites apart" in warning for warning in warnings) == warned, (pixels, untrained, own)
 
 
 def test_clusters_at_chance_are_warned_of(data: ProbeData, floors: dict[str, dict[str, float]]) -> None:

@@ -5,15 +5,14 @@ import torch
 from torch import nn
 
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
+from unisono.models.optimizers import Optimizer
 
 
-def make(kind: str, net: nn.Module) -> torch.optim.Optimizer:
-    if kind == "adam":
-        return torch.optim.Adam(net.parameters(), lr=0.1, fused=True)
-    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
+def make(kind: str, net: nn.Module) -> Optimizer:
+    return Optimizer(kind, list(net.parameters()), 0.1, momentum=0.9)  # type: ignore[arg-type]
 
 
-def steps(net: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+def steps(net: nn.Module, optimizer: Optimizer, number: int) -> None:
     x = torch.linspace(-1, 1, 12).view(4, 3)
     for _ in range(number):
         optimizer.zero_grad()

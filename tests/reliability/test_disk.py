@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from reliability.disk import KILLED, Fault, FaultyDisk
+from reliability.disk import FAULTS, KILLED, Fault, FaultyDisk
 from reliability.sweep import Outcome, every, sweep
 
 from unisono.runs.files import write_and_sync, write_atomically
@@ -87,4 +87,25 @@ class Careless:
 
 def test_a_sweep_finds_a_careless_write(tmp_path: Path) -> None:
     swept = sweep(Careless(), "killed", tmp_path, every(1))
-    assert (swept.num_points, swept.different) == (2, {2: "result differs"})
+    assert (len(swept.points), swept.different) == (2, {2: "result differs"})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_sweep_that_was_stopped_goes_on(tmp_path: Path, fault: Fault) -> None:
+    first = sweep(Careless(), fault, tmp_path / "first", every(1), goes_on=lambda at, point: False)
+    assert (sorted(first.points), first.is_whole) == ([1], False)
+    rest = sweep(Careless(), fault, tmp_path / "rest", every(1), known=first.points)
+    whole = sweep(Careless(), fault, tmp_path / "whole", every(1))
+    assert rest == whole
+    assert len(whole.points) == 2
+
+
+def test_a_watched_disk_shows_what_a_kill_would_leave(root: Path) -> None:
+    seen: list[dict[str, bytes]] = []
+    with FaultyDisk(root, watch=lambda disk: seen.append(found(root))).mounted():
+        write_atomically(root / "atomic", b"123456")
+        with (root / "old").open("ab") as file:
+            file.write(b"er")
+    assert list(seen[1].values()) == [b"123", b"old"], "half of a write"
+    assert seen[-1] == {"atomic": b"123456", "old": b"olde"}
+    assert found(root) == {"atomic": b"123456", "old": b"older"}, "and nothing of it stays"

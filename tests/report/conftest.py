@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unisono
-from unisono.core.errors import ClientError
+from unisono.core.errors import UserError
 
 SMALL = [
     "data.limit=120",
@@ -51,7 +51,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose first client fails; do not write into it."""
     root = tmp_path_factory.mktemp("failed")
-    with pytest.raises(ClientError):
+    with pytest.raises(UserError, match="lower the learning rate"):
         small_run(root, "training.learning_rate=1e30")
     return root / "x"
 
@@ -80,7 +80,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
             program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--enable-logging=stderr",
             "--v=0", f"--virtual-time-budget={seconds}000", f"--window-size={width},2000", "--dump-dom", page,
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
         return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
 
     return look

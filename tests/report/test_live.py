@@ -39,7 +39,7 @@ def server(going_on: RunDirectory) -> Iterator[LiveServer]:
 
 def get(address: str, **headers: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=300) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from unisono.experiment import Experiment
 from unisono.report.run_report import in_words, run_document, write_report
 from unisono.runs.directory import RunDirectory
 
-SECTIONS = ["run", "data", "curves", "map", "clients", "privacy", "timings", "environment", "repeat"]
+SECTIONS = ["learnt", "run", "data", "curves", "map", "clients", "privacy", "timings", "environment", "repeat"]
 CLICKS = """
 <script>
 addEventListener("load", () => {
@@ -55,6 +56,7 @@ def block(page: dict[str, Any], section: str, title: str) -> dict[str, Any]:
 def test_the_page_holds_what_the_run_logged(clustered: Path) -> None:
     page, metrics = page_of(clustered), load(clustered).metrics
     assert [part["id"] for part in page["sections"]] == SECTIONS
+    assert re.match(r"The (encoder|clusters) (beats?|ends?) ", page["sections"][0]["blocks"][0]["text"])
     assert (page["status"], page["title"]) == ("finished", "x")
     losses = [entry.get("loss", entry.get("train.loss")) for entry in metrics]
     loss = block(page, "curves", "Loss")["series"][0]
@@ -115,8 +117,8 @@ def test_a_failed_run_says_why(failed: Path) -> None:
     page = page_of(failed)
     assert page["status"] == "failed"
     assert page["sections"][0]["blocks"][0]["tone"] == "error"
-    assert "The run failed after 0 of 3 rounds: client " in page["sections"][0]["blocks"][0]["text"]
-    assert "phase train of round 1: " in page["sections"][0]["blocks"][0]["text"]
+    assert "The run failed after 0 of 3 rounds: Training has diverged: " in page["sections"][0]["blocks"][0]["text"]
+    assert "round 1, phase train, client " in page["sections"][0]["blocks"][0]["text"]
     failures = block(page, "failures", "Failures")["rows"]
     assert [row[:2] for row in failures] == [[1, "train"]] * len(failures)
     assert {row[0] for row in block(page, "clients", "Clients")["rows"] if row[5]} == {row[2] for row in failures}

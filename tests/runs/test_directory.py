@@ -183,7 +183,7 @@ def test_whether_it_is_finished(directory: RunDirectory, content: str, finished:
     assert (directory.finished, directory.untrained) == (finished, untrained)
 
 
-@pytest.mark.parametrize("leftovers", [[], [".config.toml.123.tmp"], [".manifest.json.7.tmp"]])
+@pytest.mark.parametrize("leftovers", [[], [".config.toml.123.tmp"], [".manifest.json.7.tmp"], ["federation.json"]])
 def test_a_directory_that_a_kill_left_half_made_is_used_again(tmp_path: Path, leftovers: list[str]) -> None:
     path = tmp_path / "half"
     path.mkdir()

@@ -38,10 +38,17 @@ def make_claim(over: Mapping[str, Any] | None = None, *, contrast: Mapping[str, 
 
 
 def make_cell(variant: str, values: Values | Mapping[str, Values], setting: str = "all", **more: Any) -> CellNumbers:
-    """Return a cell with a value per seed, of the linear probe if no metric is named, above all floors."""
+    """Return a cell with a value per seed, of the linear probe if no metric is named, above all floors.
+
+    Floors are the same for all seeds.
+    """
     by_metric = dict(values) if isinstance(values, Mapping) else {"linear": values}
     number = max(map(len, by_metric.values()))
-    return CellNumbers(variant, setting, list(range(number)), values=by_metric, **{"floors": FLOORS, **more})
+    floors = {
+        name: {metric: [value] * number for metric, value in scores.items()}
+        for name, scores in more.pop("floors", FLOORS).items()
+    }
+    return CellNumbers(variant, setting, list(range(number)), values=by_metric, floors=floors, **more)
 
 
 def make_numbers(*cells: CellNumbers, study: str = "s", scale: str = "small") -> Numbers:

@@ -67,6 +67,12 @@ def test_groups_of_one_method_are_told_apart_by_their_options(tmp_path: Path) ->
     assert "cannot be said where there are fewer than 3 seeds in common" in comparison.explanation()
 
 
+def test_a_group_without_a_p_value_is_not_corrected_for(runs: list[Path], tmp_path: Path) -> None:
+    lone = make_run(tmp_path / "lone", 0, 0.9, {"partition": {"alpha": 10.0}})
+    (seen,) = [row["could_see"] for row in compare(runs).as_json()["differences"]]
+    assert [row["could_see"] for row in compare([*runs, lone]).as_json()["differences"]] == [seen, None]
+
+
 def test_upkeep_and_probes_do_not_tell_groups_apart(tmp_path: Path) -> None:
     first = make_run(tmp_path / "a", 0, 0.6)
     second = make_run(tmp_path / "b", 1, 0.7, {"engine": {"workers": 1}, "evaluation": {"probe_every": 1}})
@@ -156,6 +162,8 @@ def test_curves_join_what_belongs_to_the_same_round(tmp_path: Path) -> None:
     write_run(runs[0], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     write_run(runs[1], [None, None, 0.5, None, None, 0.8])
     page = comparison_report(compare(runs))
+    assert "2 runs in 1 group" in page
+    assert "1 run in 1 group" in comparison_report(compare(runs[:1]))
     (series,) = blocks_of(page, "curves")[0]["series"]
     assert series["x"] == [3, 6]
     assert series["y"] == pytest.approx([0.4, 0.7])

@@ -103,6 +103,7 @@ def test_select_by_variant_and_setting(study: Study) -> None:
     assert {cell.variant for cell in select(cells, study, ["simclr"])} == {"SimCLR"}
     both = select(cells, study, ["SimCLR", "orchestra", "alpha 10"])
     assert [(cell.variant, cell.setting) for cell in both] == [("SimCLR", "alpha 10"), ("Orchestra", "alpha 10")]
+    assert {cell.setting for cell in select(cells, study, ["alpha-0.1"])} == {"alpha 0.1"}, "as directories of runs have it"
     with pytest.raises(UserError, match=r"--only names 'simclear'.* Did you mean 'simclr'\?"):
         select(cells, study, ["simclear"])
 

@@ -135,6 +135,7 @@ def test_names_of_efforts() -> None:
         parse_time_to_target("rounds to linear 0.8.1")
     assert in_percent("linear")
     assert not in_percent("rounds to linear 0.8")
+    assert all(map(in_percent, ["linear-orchestra", "linear-easyfl", "head-easyfl-1", "finetune-orchestra-10"]))
 
 
 def test_an_empty_directory(tmp_path: Path) -> None:

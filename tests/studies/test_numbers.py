@@ -13,7 +13,7 @@ from tests.studies.conftest import SMALL
 from tests.studies.test_history import write_run
 from unisono.core.errors import UserError
 from unisono.studies.grid import make_cells
-from unisono.studies.kept_results import keep, other_settings, read_kept
+from unisono.studies.kept_results import keep, read_kept, stale_cells
 from unisono.studies.numbers import CellNumbers, config_hash, read_numbers
 from unisono.studies.output import as_json, as_markdown, write_numbers, write_pictures
 from unisono.studies.results import Results, collect
@@ -50,9 +50,11 @@ def test_numbers_of_runs(tmp_path: Path) -> None:
     assert cell.unreached == {"rounds to linear 0.65": [None, 3.0], "delay to linear 0.65": [None, 9.0]}
     assert cell.by_seed("rounds to linear 0.65") == {0: 2.0, 1: 3.0}
     assert cell.floors == {
-        "raw pixels": {"linear": 0.3},
-        "untrained weights": {"linear": 0.45},
-    }, "means over seeds of the two floors that count"
+        "raw pixels": {"linear": [0.3, 0.3]},
+        "untrained weights": {"linear": [0.4, 0.5]},
+    }, "the two floors that count"
+    assert cell.floor("untrained weights", "linear") == pytest.approx(0.45)
+    assert cell.floor("untrained weights", "knn") is None
     assert cell.looks == {}
     assert cell.problems == {}
 
@@ -77,7 +79,7 @@ def test_results_json_and_a_kept_copy_hold_the_same_numbers(tmp_path: Path) -> N
     results = make(tmp_path)
     write_numbers(results, tmp_path)
     whole = read_numbers(tmp_path / "results.json")
-    kept = keep(whole, tmp_path / "kept")
+    kept = keep(whole, tmp_path / "kept").path
     assert kept.name == "hand-small.json"
     assert kept.stat().st_size < 600
     assert read_kept(tmp_path / "kept") == [whole]
@@ -102,10 +104,10 @@ def test_other_settings_than_the_studys_are_named() -> None:
     study = read_study("orchestra-figure-5")
     cells = make_cells(study, Path("elsewhere"), seeds=[7])
     kept = [CellNumbers(cell.variant, cell.setting, [7], config_hash(cell)) for cell in cells]
-    assert other_settings(make_numbers(*kept, study=study.name, scale=study.config.scale)) == []
+    assert stale_cells(make_numbers(*kept, study=study.name, scale=study.config.scale)) == {}
     kept[0] = replace(kept[0], config="0123456789ab")
     kept[1] = replace(kept[1], variant="MoCo")
-    first, second = other_settings(make_numbers(*kept, study=study.name, scale=study.config.scale))
+    first, second = stale_cells(make_numbers(*kept, study=study.name, scale=study.config.scale)).values()
     assert first.startswith(
         f"orchestra-figure-5 ({study.config.scale}): {cells[0].variant}, {cells[0].setting} was run with other"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.studies.conftest import SMALL
-from unisono.core.config import read_toml, write_toml
+from unisono.core.config import read_toml
 from unisono.core.errors import UserError
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell, make_cells
@@ -62,7 +62,7 @@ def test_another_program_a_lost_client_and_a_file_are_reasons_to_run_again(
     for setting in ("report.enabled=true", "data.path=x.npz", "track.tensorboard=true"):
         changed = replace(second, assignments=(*second.assignments, setting))
         changed_first = RunDirectory(first.path)
-        (first.path / "config.toml").write_text(write_toml(changed.config().as_tree()))
+        changed_first.save_config(changed.config().as_tree())
         assert changed_first.finished
         assert find_reusable_runs([changed], tmp_path / "runs") == {}, setting
 

@@ -210,7 +210,7 @@ def test_helpers_stop_with_the_process_that_started_them(tmp_path: Path) -> None
         return sum(status_of(path.parent) is CellStatus.running for path in tmp_path.glob("runs/small/*/metrics.jsonl"))
 
     def wait_for(number: int) -> None:
-        patience = time.monotonic() + 120
+        patience = time.monotonic() + 600
         while running() != number:
             assert time.monotonic() < patience, f"{running()} cells are running, not {number}"
             time.sleep(0.1)

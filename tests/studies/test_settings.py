@@ -56,6 +56,7 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
         "model.backbone": "FedSimCLR and FedCA are quoted with ResNet-50 only",
     },
     ("fedmcc-table-7", "small"): {"method.ema": "a target of fewer steps per round forgets as much as in the paper"},
+    ("fedmcc-table-8", "long"): {"data.limit": LONG},
     ("orchestra-figure-4", "mini"): {"training.local_epochs": SHORT},
     ("orchestra-figure-4", "paper"): {"federation.rounds": "20 in tuning, says C.4"},
     ("orchestra-figure-7", "mini"): {
@@ -64,6 +65,11 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
         "training.lr_tuned_for_participation": "learning rates scale with the share",
     },
     ("orchestra-figure-7", "paper"): {"training.lr_tuned_for_participation": "learning rates scale with the share"},
+    ("orchestra-figure-7", "small"): {"training.lr_tuned_for_participation": "learning rates scale with the share"},
+    ("orchestra-figure-9", "long"): {
+        "federation.rounds": LONG,
+        "method.ema": "a target of more steps follows more slowly",
+    },
     ("orchestra-figure-9", "mini"): {"training.local_epochs": SHORT},
     ("orchestra-figure-10", "mini"): {"training.local_epochs": SHORT},
     ("orchestra-figure-11", "mini"): {"federation.rounds": "only time is measured", "training.local_epochs": SHORT},

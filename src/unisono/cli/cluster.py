@@ -29,8 +29,8 @@ def cluster(
     """Find the clusters of images or series.
 
     RUN is a run directory; a method that learns no clusters gets those of k-means that its gallery shows. FILES are images,
-    folders of images, or .npz files with an array 'x'. For each there is the number of its cluster and how sure the model is
-    of it, from 0 to 1; row 7 of a.npz is called a.npz#7.
+    folders of images, or files of arrays (.npz with an array 'x', .npy, .parquet). For each there is the number of its cluster
+    and how sure the model is of it, from 0 to 1; row 7 of a.npz is called a.npz#7.
 
     Example: unisono cluster runs/clusters samples.npz --output clusters.csv
     """

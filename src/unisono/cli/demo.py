@@ -44,6 +44,7 @@ def demo(
     console = make_console()
     rows: dict[str, dict[str, float]] = {}
     paths: dict[str, Path] = {}
+    console.print(f"{' and '.join(METHODS)} learn without labels from images of many clients; minutes on two cores.\n")
     for method in METHODS:
         own = [f"run.directory={directory}", f"run.name=demo-{stamp}-{method}"]
         config = resolve(build_tree("demo", {"method": method}, [*own, *(settings or ())]))
@@ -58,18 +59,22 @@ def demo(
     console.print(floor_table(rows))
     console.print(
         "\nAccuracy of probes on frozen features; the encoders have seen no label. labels-10 learns from ten labels per class; "
-        "cluster-accuracy compares clusters with classes: Orchestra's own, and elsewhere those of k-means.",
+        "cluster-accuracy matches clusters and classes one to one: Orchestra's own, of which there are more than classes, and "
+        "elsewhere those of k-means.",
     )
     floors = {name: scores for name, scores in rows.items() if name not in METHODS}
     for method in METHODS:
         above, sentence = verdict(rows[method], floors)
         if sentence:
             console.print(f"{method}: {sentence if above else f'warning: {sentence}'}", soft_wrap=True)
+    console.print()
     for method, path in paths.items():
-        page = path / "report.html"
-        shows = "clusters, and images in each of them" if method == CLUSTERING else "a map of what was learnt"
         # Where the report is switched off, or could not be drawn, there is the run itself.
-        console.print(f"{method}: {shows}: {page if page.is_file() else path}", soft_wrap=True)
+        page = path / "report.html"
+        console.print(f"Report of {method}: {page if page.is_file() else path}", soft_wrap=True)
+    gallery = paths[CLUSTERING] / "gallery.html"
+    if gallery.is_file():
+        console.print(f"Clusters and their images: {gallery}", soft_wrap=True)
 
 
 def _shown(scores: Mapping[str, float]) -> dict[str, float]:

@@ -35,19 +35,25 @@ def init(
         list[str] | None, typer.Option(help="Name or address of the server, clients use the first; repeatable.")
     ] = None,
     port: Annotated[int, typer.Option(help="The server's port.", show_default=False)] = 9092,
+    approve: Annotated[
+        str, typer.Option(help="always, recipe-hash or each: whether owners approve recipes.", show_default=False)
+    ] = "recipe-hash",
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, and anyone may join: for tests only.")] = False,
 ) -> None:
     """Make the directories of a federation.
 
     DIRECTORY gets a folder for the server, one to carry to each client, and
-    the certificate authority's, to lock away.
+    the certificate authority's, to lock away. Clients wait until their owner
+    approves a recipe, and from four clients on want secure aggregation.
 
     Example: unisono deploy init federation --clients 3 --host 127.0.0.1
     """
     _ready()
     from unisono.deploy.init import create_federation
+    from unisono.deploy.policy_tables import strict_tables
 
-    create_federation(directory, clients, host or ["127.0.0.1"], port, insecure)
+    policy = strict_tables(clients, insecure, approve)
+    create_federation(directory, clients, host or ["127.0.0.1"], port, insecure, policy)
     console = make_console()
     console.print(f"server:  {directory}/server", soft_wrap=True)
     console.print(f"clients: {directory}/client-0 ... client-{clients - 1}", soft_wrap=True)
@@ -199,3 +205,12 @@ def fetch(
 deploy_owner.add_to(app)
 register_members(app)
 register_operation(app)
+GROUPS = {
+    "Set up": ("init", "join", "add", "accept"),
+    "Run": ("server", "client", "run", "stop", "fetch"),
+    "For the owner of a client": ("policy", "pending", "approve", "deny", "ledger", "audit"),
+}
+"""Commands by task; all others are for the operator."""
+for registered in app.registered_commands:
+    groups = [group for group, names in GROUPS.items() if registered.name in names]
+    registered.rich_help_panel = groups[0] if groups else "For the operator"

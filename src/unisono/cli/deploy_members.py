@@ -1,4 +1,4 @@
-"""``unisono deploy join``, ``add``, ``accept``, ``remove`` and ``rotate``: who is a member, and by which key."""
+"""``unisono deploy join``, ``add``, ``accept``, ``remove``, ``rotate`` and ``authority``: who is a member, by which key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fingerprint = Annotated[str | None, typer.Option("--fingerprint", help="What the
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``unisono deploy``."""
-    for command in (join, add, accept, remove, rotate):
+    for command in (join, add, accept, remove, rotate, authority):
         app.command(command.__name__, no_args_is_help=True)(command)
 
 
@@ -159,3 +159,34 @@ def rotate(
     rotate_certificate(found, _open_authority(authority, found.path), days)
     end, _ = expiry(found.path / "server.crt")
     console.print(f"the server's certificate holds until {end:%Y-%m-%d}", soft_wrap=True)
+
+
+def authority(
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", hidden=True)],
+    server: ServerOption = Path(),
+    old: AuthorityOption = None,
+    finish: Annotated[bool, typer.Option("--finish", help="Trust the new authority alone, and restart the server.")] = False,
+) -> None:
+    """Replace the federation's certificate authority.
+
+    DIRECTORY is for the new one. The clients hear of it with the next run and
+    trust both until --finish. A client that has heard of nothing by then
+    needs 'deploy add' and 'deploy accept' with the new fingerprint.
+
+    Example: unisono deploy authority new-authority --server federation/server --authority authority
+    """
+    from unisono.deploy.authority_change import begin_change, finish_change
+    from unisono.deploy.certificates import Authority
+    from unisono.deploy.directories import ServerDirectory
+    from unisono.deploy.joining import authority_fingerprint
+    from unisono.deploy.supervisor import restart_tasks
+
+    console, found = make_console(), ServerDirectory.open(server)
+    if finish:
+        finish_change(found, Authority.open(directory))
+        console.print("the new authority is trusted alone, and the server has a certificate of it", soft_wrap=True)
+        return
+    new = begin_change(found, _open_authority(old, found.path), directory)
+    restart_tasks(found.path)
+    console.print(f"fingerprint of the new authority: {authority_fingerprint(new.certificate)}", soft_wrap=True)
+    console.print("both are trusted; after the next run on all clients call this again with --finish", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from unisono.cli.tables import make_console
 
 if TYPE_CHECKING:
+    from unisono.deploy.chain import Chain, Line
     from unisono.deploy.directories import ClientDirectory
 
 Directory = Annotated[Path, typer.Argument(metavar="[DIRECTORY]", hidden=True)]
@@ -152,10 +154,18 @@ def audit(
     against: Annotated[Path | None, typer.Option(help="Compare with the privacy.json of a run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print whole lines.")] = False,
 ) -> None:
-    """Verify and print the list of everything that left a client.
+    """Verify and print what left a client, or what was done to a server.
 
     Example: unisono deploy audit federation/client-0
     """
+    from unisono.deploy.directories import SERVER_FILE
+
+    if (directory / SERVER_FILE).is_file():
+        from unisono.deploy.server_audit import sentence, server_chain
+
+        chain = server_chain(directory)
+        _show(chain, chain.lines, sentence, last, as_json)
+        return
     found = _opened(directory)
     from unisono.deploy.audit import Audit
     from unisono.deploy.ledger import Ledger
@@ -163,15 +173,20 @@ def audit(
     books = Audit(found)
     books.verify(Ledger(found), against)
     chosen = [line for line in books.chain.lines if run is None or str(line.get("run")).startswith(run)]
+    _show(books.chain, chosen, books.sentence, last, as_json)
+
+
+def _show(chain: Chain, chosen: list[Line], sentence: Callable[[Line], str], last: int, as_json: bool) -> None:
+    """Print lines of a list that was verified, and its head."""
     shown = chosen[-last:] if last else chosen
     console = make_console()
     for line in shown:
         if as_json:
             print(json.dumps(line))
         else:
-            console.print(books.sentence(line), soft_wrap=True, markup=False, highlight=False)
+            console.print(sentence(line), soft_wrap=True, markup=False, highlight=False)
     if not as_json:
-        number, head = books.chain.head
+        number, head = chain.head
         hidden = f", {len(chosen) - len(shown)} earlier ones not shown" if len(shown) < len(chosen) else ""
         console.print(f"verified: {number} lines, head {head}{hidden}", soft_wrap=True)
 

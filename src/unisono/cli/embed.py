@@ -29,7 +29,8 @@ def embed(
 ) -> None:
     """Turn images or series into features.
 
-    RUN is a run directory; FILES are images, folders of images, or .npz files with an array 'x'. An .npz output holds
+    RUN is a run directory; FILES are images, folders of images, or files of arrays (.npz with an array 'x', .npy, .parquet
+    with a column of image bytes or of numbers). An .npz output holds
     'features' and 'files', a .parquet output the columns 'features' and 'file', an .npy output
     features alone; row 7 of the input a.npz is called a.npz#7.
 

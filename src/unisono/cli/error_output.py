@@ -20,7 +20,18 @@ INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
-    """The commands; a UserError ends any of them with its sentence, Ctrl-C with a word."""
+    """The commands, by task; a UserError ends any of them with its sentence, Ctrl-C with a word."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each group under its name."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.commands[name]
+            group = getattr(command, "rich_help_panel", None) or "Commands"
+            groups.setdefault(group, []).append((name.ljust(max(map(len, self.commands))), command.get_short_help_str(80)))
+        for group, rows in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the command line names."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def graph(
-    reference: Annotated[str | None, typer.Argument(metavar="[RECIPE|METHOD]", hidden=True)] = None,
+    reference: options.OptionalRecipe = None,
     topology: Annotated[str | None, typer.Option(help="geometric, ring, complete or edges (graph.topology).")] = None,
     mean_degree: Annotated[float | None, typer.Option(help="Neighbours per client (graph.mean_degree).")] = None,
     clients: options.NumClients = None,

@@ -12,6 +12,8 @@ import typer
 from unisono.cli import options
 from unisono.cli.tables import make_console, make_table
 
+USUAL_MACHINE = " on two cores with --jobs 2"
+
 
 class Kind(StrEnum):
     """Kinds of names that can be listed."""
@@ -38,7 +40,10 @@ def list_names(
     if kind is Kind.recipes:
         _list_recipes(json)
         return
-    summaries = _studies() if kind is Kind.studies else _options() if kind is Kind.options else _registered(kind)
+    if kind is Kind.studies:
+        _list_studies(json)
+        return
+    summaries = _options() if kind is Kind.options else _registered(kind)
     if json:
         print(json_format.dumps(summaries))
     else:
@@ -77,16 +82,33 @@ def _options() -> dict[str, str]:
     return found
 
 
-def _studies() -> dict[str, str]:
-    """Return claims, and what each scale costs."""
+def _list_studies(json: bool) -> None:
+    """Print name, title, claim and costs of every study, by paper."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     from unisono.studies.study import list_studies, read_study, scales_of
 
-    summaries = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, path in list_studies().items():
         scales = {scale: read_study(path, scale).config for scale in scales_of(path)}
-        costs = "; ".join(f"{scale}: {config.cost}" for scale, config in scales.items())
-        summaries[name] = f"{next(iter(scales.values())).claim} ({costs})"
-    return summaries
+        first = next(iter(scales.values()))
+        costs = {scale: config.cost for scale, config in scales.items()}
+        found[name] = {"title": first.title, "claim": first.claim, "cost": costs}
+    if json:
+        print(json_format.dumps(found))
+        return
+    console = make_console()
+    for name, study in found.items():
+        console.print(Text.assemble((name, "bold"), f"  {study['title']}"))
+        console.print(Padding(Text(study["claim"]), (0, 2)))
+        times = "; ".join(f"{scale}: {cost.replace(USUAL_MACHINE, '')}" for scale, cost in study["cost"].items())
+        console.print(Padding(Text(times, "dim"), (0, 2)))
+        console.print()
+    console.print(
+        "Run one with 'unisono study NAME --scale SCALE'; the first scale is the default. Times without a machine are for"
+        f"{USUAL_MACHINE.removeprefix(' on')}."
+    )
 
 
 def _registered(kind: Kind) -> dict[str, str]:

@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -37,7 +37,7 @@ from unisono.cli.tune import tune
 from unisono.cli.verify import verify
 from unisono.cli.views import views
 from unisono.cli.watch import watch
-from unisono.cli.work_progress import shown_progress
+from unisono.core.work_progress import shown_progress
 
 app = typer.Typer(
     name="unisono",
@@ -47,32 +47,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich help takes twice as long to appear
 )
-app.command("demo")(demo)
-app.command("start", no_args_is_help=True)(start)
-app.command("run", no_args_is_help=True)(run)
-app.command("config", no_args_is_help=True)(config)
-app.command("resume", no_args_is_help=True)(resume)
-app.command("show", no_args_is_help=True)(show)
-app.command("report", no_args_is_help=True)(report)
-app.command("verify", no_args_is_help=True)(verify)
-app.command("watch", no_args_is_help=True)(watch)
-app.command("evaluate", no_args_is_help=True)(evaluate)
-app.command("compare", no_args_is_help=True)(compare)
-app.command("study", no_args_is_help=True)(study)
-app.command("tune", no_args_is_help=True)(tune)
-app.command("embed", no_args_is_help=True)(embed)
-app.command("cluster", no_args_is_help=True)(cluster)
-app.command("neighbors", no_args_is_help=True)(neighbors)
-app.command("duplicates", no_args_is_help=True)(duplicates)
-app.command("outliers", no_args_is_help=True)(outliers)
-app.command("export", no_args_is_help=True)(export)
-app.command("partition")(partition)
-app.command("graph")(graph)
-app.command("views")(views)
-app.command("list", no_args_is_help=True)(list_names)
-app.command("check", no_args_is_help=True)(check)
-app.command("bench")(bench)
-app.add_typer(deploy, name="deploy")
+GROUPS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "Begin": (demo, start, list_names),
+    "Train": (run, resume, watch, config, tune, study),
+    "Look at runs": (show, report, compare, evaluate, verify),
+    "Use an encoder": (embed, cluster, neighbors, duplicates, outliers, export),
+    "Plan a simulation": (partition, views, graph),
+    "Extend and measure": (check, bench),
+}
+"""Commands by task, in the order of the help."""
+WITHOUT_ARGUMENTS = (demo, partition, views, graph, bench)
+"""Commands that do something where no argument is given; the others show their help."""
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(
+            command.__name__.removesuffix("_names"),
+            no_args_is_help=command not in WITHOUT_ARGUMENTS,
+            rich_help_panel=group,
+        )(command)
+app.add_typer(deploy, name="deploy", rich_help_panel="Real federation")
 
 
 def _print_version(wanted: bool) -> None:
@@ -89,6 +82,8 @@ def top(
 ) -> None:
     """Learn encoders and clusters from unlabelled data that stays with its owners.
 
+    Begin with 'unisono demo', or with 'unisono start FOLDER' for images of your own.
+
     Example: unisono list recipes
     """
 
@@ -104,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
         logging.disable(logging.WARNING)
+    # Threads that wait sleep, as on a busy machine they would take turns with those they wait for; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     words = sys.argv[1:] if arguments is None else [*arguments]
     with shown_progress(quiet="--quiet" in words):
         app(args=None if arguments is None else words, prog_name="unisono")

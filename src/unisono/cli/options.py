@@ -11,10 +11,20 @@ from typing import Annotated
 
 import typer
 
+from unisono.cli.completion import complete_datasets, complete_methods, complete_recipes, complete_studies
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
-Recipe = Annotated[str, typer.Argument(metavar="RECIPE|METHOD", hidden=True)]
-Method = Annotated[str | None, typer.Option(help="Run this method instead of the recipe's default (method.name).")]
-Dataset = Annotated[str | None, typer.Option(help="A name from 'unisono list datasets' (data.dataset).")]
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE|METHOD", hidden=True, autocompletion=complete_recipes)]
+OptionalRecipe = Annotated[str | None, typer.Argument(metavar="[RECIPE|METHOD]", hidden=True, autocompletion=complete_recipes)]
+Study = Annotated[str, typer.Argument(metavar="STUDY", hidden=True, autocompletion=complete_studies)]
+Method = Annotated[
+    str | None,
+    typer.Option(help="Run this method instead of the recipe's default (method.name).", autocompletion=complete_methods),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="A name from 'unisono list datasets' (data.dataset).", autocompletion=complete_datasets),
+]
 NumClients = Annotated[int | None, typer.Option(help="Size of the federation (partition.num_clients).")]
 Alpha = Annotated[
     float | None, typer.Option(help="Dirichlet concentration; smaller: fewer classes per client (partition.alpha).")

@@ -27,7 +27,7 @@ DIGITS = "123456789"
 
 
 def partition(
-    reference: Annotated[str | None, typer.Argument(metavar="[RECIPE|METHOD]", hidden=True)] = None,
+    reference: options.OptionalRecipe = None,
     dataset: options.Dataset = None,
     scheme: Annotated[str | None, typer.Option(help="A name from 'unisono list partitioners' (partition.scheme).")] = None,
     clients: options.NumClients = None,

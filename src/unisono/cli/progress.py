@@ -118,9 +118,10 @@ def headline(config: Config) -> str:
     model = ("a fitting network" if config.model.backbone == "auto" else config.model.backbone) + (
         f" x {config.model.width:g}" if config.model.width != 1 else ""
     )
+    rounds = "1 round" if config.federation.rounds == 1 else f"{config.federation.rounds} rounds"
     return (
         f"{config.method_name} on {config.data.dataset}, {split}\n"
-        f"{config.federation.rounds} rounds, {asked} clients each, {model}, seed {config.run.seed}"
+        f"{rounds}, {asked} clients each, {model}, seed {config.run.seed}"
     )
 
 

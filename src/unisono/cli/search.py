@@ -39,20 +39,20 @@ def neighbors(
 ) -> None:
     """Find the nearest images to an image.
 
-    RUN is a run directory. QUERY is an image, a folder of images or an .npz file with an array 'x'; each of its samples is
-    searched for among those of FOLDER, by default among the run's own data. Samples are near if the cosine of their features is
-    high. A page shows thumbnails, a .csv file lists files and cosines.
+    RUN is a run directory. QUERY is an image, a folder of images or a file of arrays (.npz with an array 'x', .npy, .parquet);
+    each of its samples is searched for among those of FOLDER, by default among the run's own data. Samples are near if the
+    cosine of their features is high. A page shows thumbnails, a .csv file lists files and cosines.
 
     Example: unisono neighbors runs/demo samples.npz --top 12
     """
     from unisono.loaded import load
-    from unisono.search_pages import neighbors_page
+    from unisono.search_pages import counted_queries, neighbors_page
 
     _check(output)
     found = load(run).neighbors(query, folder, top, on_error=chosen_on_error(on_error))
     note_unreadable(found.problems)
     table = found.table()
-    _give(table, neighbors_page(found, str(run)), output, table, json, f"{len(found.queries):,} queries")
+    _give(table, neighbors_page(found, str(run)), output, table, json, _joined(counted_queries(found), found.how))
 
 
 def duplicates(
@@ -65,9 +65,9 @@ def duplicates(
 ) -> None:
     """List images that are there twice, or nearly.
 
-    RUN is a run directory. FOLDER holds images, one folder per client; it may be an .npz file and is by default the run's own
-    data. Equal files come first. Near duplicates have a high cosine of their features; the threshold is shown. The page keeps
-    pairs across folders and pairs within one apart.
+    RUN is a run directory. FOLDER holds images, one folder per client; it may be an .npz, .npy or .parquet file and is by
+    default the run's own data. Equal files come first. Near duplicates have a high cosine of their features; the threshold is
+    shown. The page keeps pairs across folders and pairs within one apart.
 
     Example: unisono duplicates runs/demo samples.npz
     """
@@ -80,7 +80,7 @@ def duplicates(
     table = found.table()
     across = sum(row["across"] == "yes" for row in table)
     counts = f"{len(found.exact):,} equal and {found.near.num_found:,} near pairs, {across:,} of those listed across folders"
-    summary = f"{threshold_sentence(found)}\n{counts}"
+    summary = _joined(threshold_sentence(found), counts, found.how)
     whole = {"threshold": found.threshold, "pairs": table}
     _give(table, duplicates_page(found, str(run)), output, whole, json, summary)
 
@@ -95,9 +95,9 @@ def outliers(
 ) -> None:
     """Rank images by their distance from all others.
 
-    RUN is a run directory. FOLDER holds images; it may be an .npz file and is by default the run's own data. The distance of
-    an image is the mean cosine
-    distance of its features to those of its nearest images; the farthest come first.
+    RUN is a run directory. FOLDER holds images; it may be an .npz, .npy or .parquet file and is by default the run's own
+    data. The distance of an image is the mean cosine distance of its features to those of its nearest images; the farthest
+    come first.
 
     Example: unisono outliers runs/demo samples.npz
     """
@@ -108,7 +108,12 @@ def outliers(
     found = load(run).outliers(folder, neighbors, on_error=chosen_on_error(on_error))
     note_unreadable(found.problems)
     table = found.table()
-    _give(table, outliers_page(found, str(run)), output, table, json, f"{len(table):,} images, the farthest first")
+    summary = _joined(f"{len(table):,} images, the farthest first", found.how)
+    _give(table, outliers_page(found, str(run)), output, table, json, summary)
+
+
+def _joined(*lines: str) -> str:
+    return "\n".join(line for line in lines if line)
 
 
 def _check(output: Path) -> None:
@@ -127,13 +132,14 @@ def _give(table: Sequence[Row], page: Document, output: Path, whole: Any, json: 
 
     listed = output.with_suffix(".csv")
     write_atomically(output, render(page).encode())
-    write_atomically(listed, _csv(table).encode())
+    _write_csv(listed, table)
     if json:
-        print(json_format.dumps(whole))
+        print(json_format.dumps(whole, default=list))
         return
     console = make_console()
     if table:
-        heads = list(table[0])
+        same = "query" in table[0] and table[0]["query"] == table[-1]["query"]
+        heads = [head for head in table[0] if not (head == "query" and same)]
         numbers = [head for head in heads if not isinstance(table[0][head], str)]
         cells = [[_cell(row[head], 4) for head in heads] for row in table[:MOST_SHOWN]]
         console.print(make_table(heads, cells, right=numbers))
@@ -142,17 +148,21 @@ def _give(table: Sequence[Row], page: Document, output: Path, whole: Any, json: 
     console.print(f"{summary}\nPage in {output}, table in {listed}", soft_wrap=True)
 
 
-def _csv(table: Sequence[Row]) -> str:
+def _write_csv(path: Path, table: Sequence[Row]) -> None:
+    """Write a table row by row, under another name until it is whole."""
     import csv
-    import io
 
+    from unisono.runs.files import explained, make_directory
     from unisono.search import columns_of
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns_of(table))
-    writer.writerows([_cell(value, 6) for value in row.values()] for row in table)
-    return text.getvalue()
+    with explained(path):
+        make_directory(path.parent)
+        temporary = path.with_name(f".{path.name}.tmp")
+        with temporary.open("w", encoding="utf-8", newline="") as text:
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(columns_of(table))
+            writer.writerows([_cell(value, 6) for value in row.values()] for row in table)
+        temporary.replace(path)
 
 
 def _cell(value: str | int | float, digits: int) -> str:

@@ -31,7 +31,7 @@ def show(run: options.Run) -> None:
 
     directory = RunDirectory.open(run)
     tree = resolve(directory.config_tree).as_tree()
-    logs, damaged = directory.intact_logs()
+    logs, damaged = directory.intact_logs()[0], directory.damage()
     metrics = logs["metrics"]
     console = make_console()
     status = run_status(directory)

@@ -27,6 +27,10 @@ def start(
     labels: Annotated[bool, typer.Option("--labels", help="The folders inside each site name classes.")] = False,
     clients: Annotated[int | None, typer.Option(help="Deal the images of a single folder to so many clients.")] = None,
     method: Annotated[str, typer.Option(help="One of 'unisono list methods'; default simclr.", show_default=False)] = "simclr",
+    views: Annotated[
+        str | None,
+        typer.Option(help="Preset of views, such as digits; default: fits the images.", show_default=False),
+    ] = None,
     minutes: Annotated[float, typer.Option(help="Time that training may take here; default 2.", show_default=False)] = 2.0,
     name: Annotated[
         str | None, typer.Option(help="Name of the run directory and of the recipe; default: the folder's.")
@@ -55,7 +59,7 @@ def start(
         console.print(f"{write_example(folder):,} example images of three sites written to {folder}\n", soft_wrap=True)
     found = look(folder)
     _print_found(console, found)
-    wanted = Wanted(labels, clients, method, minutes, take_name(name, folder))
+    wanted = Wanted(labels, clients, method, views, minutes, take_name(name, folder))
     planned = plan(found, wanted)
     _print_plan(console, planned)
     if dry_run:

@@ -26,7 +26,7 @@ RUNS = Path("runs")
 
 
 def study(
-    reference: Annotated[str, typer.Argument(metavar="STUDY", hidden=True)],
+    reference: options.Study,
     scale: Annotated[str | None, typer.Option(help="mini, small, long or paper; default: the smallest it has.")] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Run this variant or setting only; repeatable.", metavar="NAME")
@@ -168,16 +168,19 @@ def _run(
 
 def introduce(console: Console, study: Study, cells: list[Cell]) -> None:
     """Print title and claim of a study, and how many runs it has."""
+    from unisono.report.overview import plural
+
     config = study.config
     console.print(config.title, soft_wrap=True)
     if config.claim:
         console.print(f"claim: {config.claim}", soft_wrap=True)
-    facts = [f"{config.scale} scale", config.source, f"{len(cells)} runs", config.cost]
+    facts = [f"{config.scale} scale", config.source, plural(len(cells), "run"), config.cost]
     console.print("; ".join(filter(None, facts)) + "\n", soft_wrap=True)
 
 
 def _copy_runs(console: Console, reusable: dict[Cell, Path]) -> None:
     from unisono.core.errors import UserError
+    from unisono.report.overview import plural
     from unisono.studies.reuse import copy_run
 
     copied = []
@@ -189,7 +192,8 @@ def _copy_runs(console: Console, reusable: dict[Cell, Path]) -> None:
             console.print(f"note: {source} is not copied, {cell.title} runs instead: {error}\n", soft_wrap=True)
     if copied:
         origins = ", ".join(dict.fromkeys(copied))
-        console.print(f"{len(copied)} runs with the same settings are copied from {origins}\n", soft_wrap=True)
+        are = "is" if len(copied) == 1 else "are"
+        console.print(f"{plural(len(copied), 'run')} with the same settings {are} copied from {origins}\n", soft_wrap=True)
 
 
 def _origin(source: Path) -> str:

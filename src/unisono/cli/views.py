@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def views(
-    reference: Annotated[str | None, typer.Argument(metavar="[RECIPE|METHOD]", hidden=True)] = None,
+    reference: options.OptionalRecipe = None,
     method: options.Method = None,
     dataset: options.Dataset = None,
     preset: Annotated[str | None, typer.Option(help="A preset, or your own code as file.py:function (views.preset).")] = None,

@@ -10,6 +10,7 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,19 @@ def open_mapped(path: Path) -> Tensor:
         start = array.ctypes.data
         _maps.append((start, start + array.nbytes, array._mmap, path.absolute()))  # type: ignore[attr-defined]
     return torch.from_numpy(np.asarray(array))
+
+
+def room(num_rows: int, width: int) -> Tensor:
+    """Return a tensor of floats to be filled; a large one lies in a temporary file, so that it needs no memory of its own.
+
+    Args:
+        num_rows: its length.
+        width: of a row.
+    """
+    if num_rows * width * 4 <= LARGE // 2:
+        return torch.empty(num_rows, width)
+    with TemporaryFile() as file:
+        return torch.from_numpy(np.asarray(np.memmap(file, np.float32, "w+", shape=(num_rows, width))))
 
 
 def is_mapped(samples: Tensor) -> bool:
@@ -105,14 +119,14 @@ def batches(samples: Tensor, batch_size: int, rows: Tensor | None = None) -> Ite
 
 
 def some_chunks(samples: Tensor, num_rows: int) -> Iterator[Tensor]:
-    """Yield all rows in turn or, of more than 2 GB, evenly spaced ones that fill half as much.
+    """Yield all rows in turn or, of more than 2 GB, evenly spaced ones that fill an eighth of it.
 
     Args:
         samples: shape (num, ...).
         num_rows: rows of a chunk.
     """
     num_bytes = samples.numel() * samples.element_size()
-    step = 1 if num_bytes <= LARGE else -(-num_bytes // (LARGE // 2))
+    step = 1 if num_bytes <= LARGE else -(-num_bytes // (LARGE // 8))
     for start in range(0, len(samples), num_rows * step):
         chunk = samples[start : start + num_rows * step : step]
         yield chunk

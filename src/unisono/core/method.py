@@ -107,6 +107,10 @@ class Method(ABC, Generic[C]):
     """Defaults that this method sets in other config tables, such as ``{"views": {"preset": "byol"}}``."""
     needs_labels: bool = False
     """True if ``client_step`` needs the clients' (visible) labels; a method may decide it by its config."""
+    phase_names: ClassVar[tuple[str, ...]] = ("train",)
+    """The names of all phases that ``phases`` may return; clients of a real federation answer no other."""
+    single_phases: ClassVar[tuple[str, ...]] = ()
+    """Those of them that a run has once: clients of a real federation answer them no more often, in whatever round."""
     exchange_phases: ClassVar[tuple[str, ...]] = ()
     """The phases that training without exchange of data would not have; their time is logged apart."""
     name: ClassVar[str] = "method"

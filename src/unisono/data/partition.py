@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 import torch
@@ -78,6 +79,39 @@ Partitioner = Callable[[PartitionConfig, Samples, np.random.Generator], Integers
 partitioners: Registry[Partitioner] = Registry("partitioner", "unisono.data.partitioners")
 
 
+class Rows(Sequence[Tensor]):
+    """The rows of every client, cut from one tensor when they are read: a million clients cost no million tensors.
+
+    Args:
+        rows: of all clients, one client after the other.
+        sizes: rows per client, shape (num_clients,).
+    """
+
+    def __init__(self, rows: Tensor, sizes: Tensor) -> None:
+        self.rows, self.sizes = rows, sizes
+        self._ends = sizes.cumsum(0)
+
+    @staticmethod
+    def of(parts: Sequence[Tensor]) -> Rows:
+        """Return the same rows in one tensor."""
+        if isinstance(parts, Rows):
+            return parts
+        return Rows(torch.cat(list(parts)), torch.tensor([len(part) for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, client: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, client: slice) -> tuple[Tensor, ...]: ...
+    def __getitem__(self, client: int | slice) -> Tensor | tuple[Tensor, ...]:
+        if isinstance(client, slice):
+            return tuple(self[number] for number in range(*client.indices(len(self))))
+        end = int(self._ends[client])  # an IndexError behind the last client ends a loop
+        return self.rows[end - int(self.sizes[client]) : end]
+
+
 @dataclass(frozen=True)
 class Partition:
     """The split of a data set into clients; every index belongs to exactly one of them.
@@ -87,7 +121,7 @@ class Partition:
         notes: sentences worth telling the user.
     """
 
-    indices: tuple[Tensor, ...]
+    indices: Sequence[Tensor]
     notes: tuple[str, ...] = ()
 
     @property
@@ -98,7 +132,7 @@ class Partition:
     @property
     def sizes(self) -> Tensor:
         """Samples per client, shape (num_clients,)."""
-        return torch.tensor([len(rows) for rows in self.indices], dtype=torch.int64)
+        return Rows.of(self.indices).sizes
 
     def class_counts(self, labels: Tensor) -> Tensor:
         """Return the samples per client and label, shape (num_clients, highest label + 1); hidden labels do not count."""
@@ -167,7 +201,7 @@ def make_partition(
         raise ValueError(f"partitioner {config.scheme!r} must name a client >= 0 for each of {num_samples} samples")
     sizes = np.bincount(client_of, minlength=0 if owners_decide else config.num_clients)
     ordered = torch.from_numpy(np.argsort(client_of, kind="stable").astype(np.int64))
-    return Partition(tuple(ordered.split(sizes.tolist())), tuple(_notes(sizes, config.min_samples)))
+    return Partition(Rows(ordered, torch.from_numpy(sizes)), tuple(_notes(sizes, config.min_samples)))
 
 
 def even_sizes(total: int, num_parts: int) -> Integers:

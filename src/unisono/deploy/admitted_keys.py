@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from unisono.core.errors import UserError
 from unisono.deploy.directories import ServerDirectory
-from unisono.engines.flower.control import key_bytes
+from unisono.engines.flower.nodes import key_bytes
 
 FORMER_SECONDS = 60
 """Seconds after which keys that are no longer taken are forgotten."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from unisono.core.errors import UserError
 from unisono.deploy.directories import CLIENT_FILE, SERVER_FILE
+from unisono.deploy.server_audit import record
 from unisono.deploy.supervisor import PID_FILE, supervisor_pid
 
 LEFT_OUT = ("logs", "flower", "states", PID_FILE, ".lock")
@@ -29,6 +30,8 @@ def back_up(directory: Path, target: Path, with_states: bool = False) -> int:
         raise UserError(f"{directory} is neither a server's nor a client's: it has no {SERVER_FILE} and no {CLIENT_FILE}.")
     if target.exists():
         raise UserError(f"{target} exists already: choose another --to.")
+    if (directory / SERVER_FILE).is_file():
+        record(directory, "backup", str(target))
     draft = target.with_name(target.name + ".new")
     files = list(_files(directory, with_states, {target.resolve(), draft.resolve()}))
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from unisono.config import Config
-from unisono.core.method import Method
+from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload, Reduce, Reveals
 from unisono.data.views import make_views
+from unisono.deploy.directories import ClientConfig
+from unisono.deploy.ledger import Ledger
 from unisono.deploy.policy_tables import BoundsTable
 from unisono.deploy.refusal import RefusedError
+from unisono.deploy.resources import check_time
+from unisono.engines.flower.messages import Request
 from unisono.privacy.local_dp import LocalDp
+
+MOST_CLIENTS = 100_000
+LARGEST_FACT, SMALLEST_STD = 1e6, 1e-6
+"""Of the mean and deviation that a server names; samples lie in [0, 1] or are measured in sensible units."""
 
 
 def check_bounds(config: Config, method: Method, bounds: BoundsTable) -> None:
@@ -36,6 +47,50 @@ def check_bounds(config: Config, method: Method, bounds: BoundsTable) -> None:
         raise RefusedError(
             f"bounds.max_parameters is {bounds.max_parameters:,}, and the networks have {number:,}.", "bounds.max_parameters"
         )
+
+
+def check_place(config: Config, method: Method, request: Request, is_training: bool) -> None:
+    """Refuse rounds and phases that the run does not have: each of them would be one more answer."""
+    rounds = config.federation.rounds
+    if not 0 <= request.round < rounds:
+        raise RefusedError(f"this run has {rounds} rounds, and the request names another")
+    if is_training and request.phase not in method.phase_names:
+        raise RefusedError(f"method {method.name!r} has the phases {', '.join(method.phase_names)}, and no other")
+    if not 0 <= request.seed < 2**63:
+        raise RefusedError("the seed of a run is a whole number below 2^63")
+
+
+def check_run_info(info: RunInfo, config: Config) -> None:
+    """Refuse facts about a run that differ from its recipe, or that would make numbers of the samples huge."""
+    numbers = (*info.mean, *info.std)
+    are_numbers = all(isinstance(x, int | float) and math.isfinite(x) and abs(x) <= LARGEST_FACT for x in numbers)
+    if not are_numbers or len(info.mean) != len(info.std) or not all(x >= SMALLEST_STD for x in info.std):
+        raise RefusedError("the run's mean and deviation of the samples are no sensible numbers")
+    if type(info.num_clients) is not int or not 1 <= info.num_clients <= MOST_CLIENTS:
+        raise RefusedError(f"a federation has at most {MOST_CLIENTS:,} clients, and the run says otherwise")
+    if info.num_rounds != config.federation.rounds:
+        raise RefusedError(f"the recipe has {config.federation.rounds} rounds, and the run says otherwise")
+
+
+def check_question(config: Config, owner: ClientConfig, ledger: Ledger) -> str:
+    """Refuse a question about the data before the data is touched; return the image size and channels that it asks for.
+
+    Args:
+        config: the run's.
+        owner: the table of the client.
+        ledger: knows what was told before.
+    """
+    check_time(owner.resources)
+    for key, sentence in _image_sizes(config, owner.bounds):
+        raise RefusedError(f"bounds.{key} {sentence}", f"bounds.{key}")
+    size, known, bounds = f"{config.data.image_size}|{config.data.channels}", ledger.sizes(), owner.bounds
+    if size not in known and len(known) >= bounds.max_sizes:
+        key = "bounds.max_sizes"
+        raise RefusedError(f"{key} is {bounds.max_sizes}, and statistics were told for as many sizes.", key)
+    if ledger.descriptions(datetime.now(UTC) - timedelta(days=1)) >= bounds.max_descriptions:
+        key = "bounds.max_descriptions"
+        raise RefusedError(f"{key} is {bounds.max_descriptions}, and so many were told within a day.", key)
+    return size
 
 
 def check_release(method: Method, bounds: BoundsTable, num_samples: int) -> None:
@@ -65,11 +120,20 @@ def check_received(received: Payload, bounds: BoundsTable) -> None:
 def num_parameters(method: Method) -> int:
     """Return the number of weights in all networks, without memory for them where torch can do without."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NoDraws():
             nets = method.build_networks()
     except (NotImplementedError, RuntimeError):  # a network that looks at numbers while it is built
         nets = method.build_networks()
     return sum(tensor.numel() for tensor in nets.state_dict().values())
+
+
+class _NoDraws(TorchFunctionMode):
+    """Mode in which weights are not drawn: for tensors without numbers torch would import its compiler, which takes seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        draws = getattr(func, "__name__", "").endswith(("normal_", "uniform_"))
+        return (args[0] if args else kwargs["tensor"]) if draws else func(*args, **kwargs)
 
 
 def _training(config: Config, bounds: BoundsTable) -> Iterator[tuple[str, str]]:
@@ -96,15 +160,20 @@ def _training(config: Config, bounds: BoundsTable) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(config: Config, bounds: BoundsTable) -> Iterator[tuple[str, str]]:
-    low, high = bounds.image_size
-    for option, size in (("data.image_size", config.data.image_size), ("model.input_size", config.model.input_size)):
-        if size is not None and not low <= size <= high:
-            yield "image_size", f"is {low:g} to {high:g}, and {option} is {size}."
+    yield from _image_sizes(config, bounds)
     options = {**config.method.model_dump(), **config.model.options}
     for option, value in options.items():
         width = _largest(value) if option.endswith("_dim") or option == "widths" else 0
         if width > bounds.max_head_dim:
             yield "max_head_dim", f"is {bounds.max_head_dim}, and {option} is {width:g}."
+
+
+def _image_sizes(config: Config, bounds: BoundsTable) -> Iterator[tuple[str, str]]:
+    """Yield the key and the sentence for each size of images that is out of range."""
+    low, high = bounds.image_size
+    for option, size in (("data.image_size", config.data.image_size), ("model.input_size", config.model.input_size)):
+        if size is not None and not low <= size <= high:
+            yield "image_size", f"is {low:g} to {high:g}, and {option} is {size}."
 
 
 def _largest(value: Any) -> float:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import logging
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +27,7 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Reveals, Tensors, Update
 from unisono.data.views import make_views
+from unisono.deploy.bounds import check_question
 from unisono.deploy.directories import PAUSED_FILE, ClientDirectory
 from unisono.deploy.ledger import Kind
 from unisono.deploy.masked_sums import MaskedSums
@@ -36,6 +38,7 @@ from unisono.deploy.negotiation import (
     load_client_data,
     provisional_run_info,
     run_info_of,
+    run_name,
     told_number,
     visible_labels,
 )
@@ -44,8 +47,9 @@ from unisono.deploy.refusal import NOT_NOW, RefusedError
 from unisono.deploy.resources import keep_states, time_limit
 from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
+from unisono.deploy.supervisor import restart_tasks
 from unisono.engines.devices import resolve_devices
-from unisono.engines.flower.messages import Request
+from unisono.engines.flower.messages import FAILED, Request
 from unisono.engines.flower.sums import masked_groups
 from unisono.evaluation.config import client_probes
 from unisono.evaluation.probe_data import ProbeData
@@ -57,8 +61,12 @@ from unisono.privacy.secure_sum import SumRefusedError
 from unisono.runs.files import make_directory
 
 log = logging.getLogger("unisono.client")
-FAILED = "the client failed; its own log says why"
-"""All that a server hears of a failure."""
+MOST_SPEC = 2**20
+TOO_LONG = "policy:resources.max_seconds_per_round"
+RESTART_SECONDS = 3.0
+"""Time for the answer to leave before the client restarts."""
+MOST_TOLD = 300
+"""Characters of the server's words in the log."""
 FEWEST_SCORED = 512
 """Samples that scores look at, where a client has so many."""
 T = TypeVar("T")
@@ -84,20 +92,21 @@ class DeployedClient:
         """Return what the server may know of this client: number and shape of its samples, mean and deviation per channel."""
         if "config" not in question:
             if "told" in question:
-                log.warning("the server says: %s", str(question["told"])[:300])
+                log.warning("the server says: %r", str(question["told"])[:MOST_TOLD])
             return {}
         self._hear_of_members(question.get("members"))
         gate: Gate | None = None
         try:
             self._check_not_paused()
             config = checked_config(question["config"], self._config)
+            size = check_question(config, self._config, self._books.ledger)
             dataset = load_client_data(self._directory, config.data)
             config = config.fitted(dataset.input_shape, on_gpu=False, has_bf16=False)
             info = run_info_of(question["run_info"] or provisional_run_info(dataset, question, config), config)
             method = config.method_class(config.method, info)
-            run = question.get("run")
-            gate = Gate(self._directory, self._books, None if run is None else str(run), "", config, method)
-            gate.admit_description(f"{config.data.image_size}|{config.data.channels}")
+            run = None if question.get("run") is None else run_name(question["run"])
+            gate = Gate(self._directory, self._books, run, "", config, method)
+            gate.admit_description(size)
             gate.check_data(len(dataset.samples))
             method.check_networks(build_seeded(method.build_networks, 0))
             told = described(dataset, config, self._config)
@@ -122,9 +131,14 @@ class DeployedClient:
         if not isinstance(text, str) or self._config.insecure:
             return
         try:
-            if take_members(self._directory, text):
+            members = take_members(self._directory, text)
+            if members is not None:
                 self._open.cache_clear()
                 log.info("a new list of members is in force")
+            if members is not None and members.authorities:
+                # The process that talks to the server has read the authority's certificate at its start.
+                log.warning("the federation's authority changes: this client restarts in %g s", RESTART_SECONDS)
+                threading.Timer(RESTART_SECONDS, restart_tasks, [self._directory.path]).start()
         except UserError as error:
             log.warning("the server sent a list of members that is not taken: %s", error)
 
@@ -152,20 +166,23 @@ class DeployedClient:
         run: ClientRun | None = None
         try:
             self._check_not_paused()
+            if len(request.run_spec) > MOST_SPEC:
+                raise RefusedError(f"the specification of a run has at most {MOST_SPEC} characters")
             run = self._open(request.run_spec)
             run.gate.admit(kind, request)
             with time_limit(self._config.resources.max_seconds_per_round):
                 return work(run)
         except RefusedError as error:
             if run is not None:
-                run.gate.fail(refused=True)
-            log.warning("round %d, phase %s: refused: %s", request.round + 1, request.phase, error)
+                # How long a step takes could depend on samples.
+                run.gate.fail(refused=error.code != TOO_LONG)
+            log.warning("round %d, phase %.50r: refused: %s", request.round + 1, request.phase, error)
             reason = f"refused: {error.told(self._config)}"
         except Exception as error:
             if run is not None:
                 run.gate.fail()
             details = error.details if isinstance(error, ClientError) else traceback.format_exc()
-            log.error("round %d, phase %s: %s\n%s", request.round + 1, request.phase, error, details)
+            log.error("round %d, phase %.50r: %s\n%s", request.round + 1, request.phase, error, details)
             reason = FAILED
         raise ClientError(request.round, request.phase, request.client_id, reason)
 
@@ -176,7 +193,7 @@ class ClientRun:
     def __init__(self, directory: ClientDirectory, books: Books, sums: MaskedSums, run_spec: str) -> None:
         values = json.loads(run_spec)
         self._client_id = directory.config.client_id
-        self._run = str(values["run"])
+        self._run = run_name(values["run"])
         self.config = checked_config(values["config"], directory.config)
         self._device = resolve_devices(directory.config.device)[0]
         info = run_info_of(values["run_info"], self.config)
@@ -216,7 +233,6 @@ class ClientRun:
         path = self._directory.states / name
         for made in (self._directory.states, path):
             make_directory(made, 0o700)
-        keep_states(self._directory.states, path, self._directory.config.resources)
         run = self.config.run
         return ClientStateFiles(path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
 
@@ -228,6 +244,7 @@ class ClientRun:
 
     def answer(self, request: Request) -> ClientResult:
         """Run the client's step from its local state, save the new state, and seal and mask what must be."""
+        keep_states(self._directory.states, self._states.directory, self._directory.config.resources)
         if not self._states.has(request.local):
             log.warning("the state that the server names is not on this disk: beginning anew")
         ctx = replace(request.context(self._device), secret=self._secret)
@@ -242,7 +259,8 @@ class ClientRun:
         local = self._states.save(done.local, request.round, request.local)
         told = {} if masked else {**update.metrics, "weight": update.weight}
         owner = self.gate.sent(update.payload, told, masked)
-        stats = replace(done.stats, num_samples=int(self._told_samples), metrics=dict(update.metrics), owner=owner)
+        stats = replace(done.stats, num_samples=int(self._told_samples), seconds=round(done.stats.seconds, 1), owner=owner)
+        stats = replace(stats, metrics=dict(update.metrics))
         return ClientResult(update, local, stats, card)
 
     @property

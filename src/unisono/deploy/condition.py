@@ -1,24 +1,33 @@
 """Condition of a server for people who operate it: processes, certificates, clients, runs.
 
-Nothing here imports torch, so that ``unisono deploy status`` answers at once.
+Nothing here imports torch or flwr, so that ``unisono deploy status`` answers at once.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import expiry
-from unisono.deploy.directories import PAUSED_FILE, START_SECONDS, ServerDirectory, is_wanted
+from unisono.deploy.directories import DATABASE, PAUSED_FILE, START_SECONDS, ServerDirectory, is_wanted
 from unisono.deploy.supervisor import supervisor_pid
-from unisono.engines.flower.control import Control, key_bytes
+from unisono.engines.flower.nodes import key_bytes, nodes_in
 from unisono.runs.locks import is_locked
+
+if TYPE_CHECKING:
+    from unisono.engines.flower.control import Control
+
+ANSWER_SECONDS = 2.0
 
 
 def connect(server: ServerDirectory) -> Control:
     """Return a connection to the SuperLink of a server's directory."""
+    from unisono.engines.flower.control import Control
+
     return Control(server.address, server.certificate, server.token)
 
 
@@ -44,8 +53,14 @@ def condition(server: ServerDirectory) -> Iterator[str]:
 
 def node_table(server: ServerDirectory) -> list[tuple[int, str]]:
     """Return every client of the federation, and whether Flower sees it."""
-    with connect(server) as control:
-        nodes = control.nodes()
+    host, _, port = server.address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"The server at {server.address} does not answer ({error}): start it with 'unisono deploy server'."
+        ) from error
+    nodes = nodes_in(server.path / DATABASE)
     if server.config.insecure:
         return list(enumerate(nodes.values()))
     found: dict[int, str] = {}

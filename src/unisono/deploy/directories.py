@@ -21,6 +21,8 @@ from unisono.deploy.policy_tables import Policy, with_new_keys
 
 SERVER_FILE = "server.toml"
 CLIENT_FILE = "client.toml"
+DATABASE = "state.db"
+"""Flower's, in the server's directory."""
 WANTED_FILE = "wanted.json"
 """In a run directory: the run is to be continued until it is finished."""
 PAUSED_FILE = "paused"
@@ -33,7 +35,7 @@ S = TypeVar("S", bound=Section)
 class DeployServerConfig(Section):
     """Options of the server, ``server.toml``: its address, and the clients it waits for."""
 
-    host: str = Field("0.0.0.0", description="address to listen on")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 is every IPv4 address of the machine")
     port: int = Field(9092, ge=1, le=65535, description="port to listen on")
     insecure: bool = Field(False, description="no TLS and no proof of who a client is")
     num_clients: int = Field(ge=1, description="size of the federation")
@@ -81,7 +83,7 @@ class ServerDirectory:
     @property
     def address(self) -> str:
         """Address at which the server is reached from its own machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.config.host, self.config.host)
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.config.host, self.config.host)
         return f"{host}:{self.config.port}"
 
     @property

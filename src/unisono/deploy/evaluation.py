@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -16,12 +17,16 @@ from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.data.datasets import DataConfig, Dataset, load_dataset
 from unisono.data.views import make_views
+from unisono.deploy.policy_tables import Probe
 from unisono.engines.flower.engine import FlowerEngine
-from unisono.engines.flower.messages import RequestBuilder, read_values
+from unisono.engines.flower.messages import RequestBuilder, check_texts, failure_of, read_values
 from unisono.evaluation.config import client_probes
 from unisono.evaluation.probe_data import ProbeData
 from unisono.federation.loop import RoundRecord, ServerState
 from unisono.runs.evaluation import NO_PROJECTOR, PREFIX, Evaluation, Evaluator
+
+CLIENT_SCORES: tuple[str, ...] = get_args(Probe)
+"""Scores that clients may give; what else they send is not read."""
 
 
 class ClientEvaluationCallback(Evaluation):
@@ -61,9 +66,14 @@ class ClientEvaluationCallback(Evaluation):
             try:
                 if content is None:
                     raise ValueError(reason)
-                if "failure" in content.config_records:
-                    raise ValueError(str(content.config_records["failure"]["reason"]))
-                found.append({name: float(value) for name, value in read_values(content, "scores")["scores"].items()})
+                check_texts(content)
+                if (failure := failure_of(content)) is not None:
+                    raise ValueError(failure)
+                scores = dict(read_values(content, "scores")["scores"])
+                numbers = {name: float(scores[name]) for name in CLIENT_SCORES if name in scores}
+                if not all(map(math.isfinite, numbers.values())):
+                    raise ValueError("a score is not finite")
+                found.append(numbers)
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 self._on_note(f"client {client_id} did not probe: {error}")
 

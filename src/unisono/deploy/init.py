@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from unisono.core.config import Tree, make_section
 from unisono.core.errors import UserError
-from unisono.deploy.certificates import Authority, make_node_key, private_pem, write_secret
+from unisono.deploy.certificates import LOCAL_NAMES, Authority, make_node_key, private_pem, write_secret
 from unisono.deploy.directories import (
     CLIENT_FILE,
     SERVER_FILE,
@@ -18,6 +19,8 @@ from unisono.deploy.directories import (
     write_keys,
 )
 from unisono.deploy.members import MEMBERS_FILE, Members
+from unisono.deploy.policy_tables import strict_tables
+from unisono.deploy.server_audit import record
 from unisono.deploy.services import write_start_files
 
 CLIENT_PORT = 9094
@@ -50,7 +53,12 @@ settings = ""
 
 
 def create_federation(
-    path: Path, num_clients: int, hosts: Sequence[str] = ("127.0.0.1",), port: int = 9092, insecure: bool = False
+    path: Path,
+    num_clients: int,
+    hosts: Sequence[str] = ("127.0.0.1",),
+    port: int = 9092,
+    insecure: bool = False,
+    policy: Tree | None = None,
 ) -> None:
     """Make the directories ``authority/``, ``server/`` and ``client-0/``, ``client-1/``, ...
 
@@ -60,6 +68,7 @@ def create_federation(
         hosts: names and addresses of the server; clients use the first.
         port: the server's.
         insecure: without TLS and without proof of who a client is.
+        policy: tables of every ``client.toml``; the stricter ones where None.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path} exists already and is not empty: choose another directory.")
@@ -74,7 +83,9 @@ def create_federation(
     authority = Authority.create(f"unisono federation {path.name}")
     key, certificate = authority.certify(hosts)
     _write_authority(path / "authority", authority)
-    _write_server(path / "server", DeployServerConfig(port=port, num_clients=num_clients, insecure=insecure))
+    _write_server(
+        path / "server", DeployServerConfig(host=_listening(hosts), port=port, num_clients=num_clients, insecure=insecure)
+    )
     if not insecure:
         write_secret(path / "server" / "server.key", key)
         (path / "server" / "server.crt").write_bytes(certificate)
@@ -82,12 +93,14 @@ def create_federation(
     members = Members(1, public).signed(authority)
     write_keys(path / "server" / "nodes.json", public)
     (path / "server" / MEMBERS_FILE).write_text(members)
+    record(path / "server", "init", f"{num_clients} clients")
     host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+    tables = strict_tables(num_clients, insecure) if policy is None else policy
     for client, (private, line) in pairs.items():
         directory = path / f"client-{client}"
         directory.mkdir(mode=0o700, parents=True)
-        config = ClientConfig(client_id=client, server=f"{host}:{port}", insecure=insecure, port=CLIENT_PORT + client)
-        write_config(directory / CLIENT_FILE, config)
+        own = {"client_id": client, "server": f"{host}:{port}", "insecure": insecure, "port": CLIENT_PORT + client}
+        write_config(directory / CLIENT_FILE, make_section(ClientConfig, {**own, **tables}, "client"))
         write_secret(directory / "node.key", private)
         (directory / "node.pub").write_text(line + "\n")
         write_secret(directory / "runtime.secret", secrets.token_bytes(32))
@@ -96,6 +109,13 @@ def create_federation(
         if not insecure:
             (directory / "ca.crt").write_bytes(authority.pem)
         write_start_files(directory, "client")
+
+
+def _listening(hosts: Sequence[str]) -> str:
+    """Return the address to listen on: this machine's own unless another name or address was given."""
+    if any(host not in LOCAL_NAMES and not host.startswith("127.") for host in hosts):
+        return "0.0.0.0"
+    return "::1" if hosts[0] == "::1" else "127.0.0.1"
 
 
 def _write_authority(path: Path, authority: Authority) -> None:

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from unisono.core.config import make_section
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import Authority, certified_names, make_node_key, write_secret
 from unisono.deploy.directories import (
@@ -31,8 +32,9 @@ from unisono.deploy.directories import (
     config_text,
     write_keys,
 )
-from unisono.deploy.members import MEMBERS_FILE, Members, read_members, stored_members
-from unisono.deploy.policy_tables import canonical
+from unisono.deploy.members import MEMBERS_FILE, Members, read_members, stored_members, trusted_authorities
+from unisono.deploy.policy_tables import canonical, strict_tables
+from unisono.deploy.server_audit import record
 from unisono.deploy.services import write_start_files
 from unisono.deploy.supervisor import restart_tasks
 from unisono.runs.files import write_atomically
@@ -123,7 +125,7 @@ def add(server: ServerDirectory, authority: Authority, request_file: Path, told:
     if request.key not in known:
         if request.client is not None:
             _keep_former(server, client, members.clients[client])
-        members = Members(members.version + 1, {**members.clients, client: request.key}, members.removed)
+        members = replace(members, version=members.version + 1, clients={**members.clients, client: request.key})
         write_atomically(server.path / MEMBERS_FILE, members.signed(authority).encode())
     write_keys(server.key_file, members.clients)
     if client >= server.config.num_clients:
@@ -137,6 +139,7 @@ def add(server: ServerDirectory, authority: Authority, request_file: Path, told:
         "members": (server.path / MEMBERS_FILE).read_text(),
     }
     path = request_file.with_name(f"welcome-{client}.json")
+    record(server.path, "add", f"client {client}, key {fingerprint(request.key)}")
     write_atomically(path, (json.dumps(welcome, indent=1) + "\n").encode())
     return client, path
 
@@ -155,18 +158,21 @@ def accept(path: Path, welcome_file: Path, told: str | None) -> int:
         certificate, text = x509.load_pem_x509_certificate(pem), str(welcome["members"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{welcome_file} is no welcome file of an operator ({error}).") from error
-    members = read_members(text, certificate)
+    members = read_members(text, [certificate])
     key_file = path / NEW_KEY if (path / NEW_KEY).is_file() else path / "node.key"
     if not key_file.is_file():
         raise UserError(f"{path} has no key of its own: make one with 'unisono deploy join {path}'.")
     if members.clients.get(client) != public_line(key_file.read_bytes()):
         raise UserError(f"{welcome_file} is not for this client: its key stands for no member there.")
     if (path / CLIENT_FILE).is_file():
-        if (path / "ca.crt").read_bytes() != pem:
-            raise UserError(f"{welcome_file} comes from another authority than this client's.")
+        if certificate not in trusted_authorities(path) and told != authority_fingerprint(certificate):
+            raise UserError(
+                f"{welcome_file} comes from another authority than this client's: if the operator says that it has changed, "
+                "give its fingerprint with --fingerprint."
+            )
     elif told != authority_fingerprint(certificate):
         raise UserError("--fingerprint must be the authority's fingerprint, which the operator reads to you: it differs.")
-    write_atomically(path / "ca.crt", pem)
+    write_atomically(path / "ca.crt", "".join(members.authorities).encode() or pem)
     write_keys(path / "nodes.json", members.clients)
     write_atomically(path / MEMBERS_FILE, text.encode())
     if not (path / "runtime.secret").is_file():
@@ -176,7 +182,9 @@ def accept(path: Path, welcome_file: Path, told: str | None) -> int:
         key_file.replace(path / "node.key")
     if not (path / CLIENT_FILE).is_file():
         write_start_files(path, "client")
-        write_atomically(path / CLIENT_FILE, config_text(ClientConfig(client_id=client, server=server)).encode())
+        tables = strict_tables(len(members.clients))
+        config = make_section(ClientConfig, {"client_id": client, "server": server, **tables}, "client")
+        write_atomically(path / CLIENT_FILE, config_text(config).encode())
     (path / REQUEST_FILE).unlink(missing_ok=True)
     restart_tasks(path)
     return client
@@ -192,6 +200,7 @@ def remove(server: ServerDirectory, client: int, authority: Authority | None) ->
         raise UserError(f"There is no key of client {client}. Known: {', '.join(map(str, sorted(keys))) or 'none'}.")
     write_keys(server.key_file, {number: line for number, line in keys.items() if number != client})
     _keep_former(server, client, None)
+    record(server.path, "remove", f"client {client}")
     if authority is None:
         return client not in members.clients
     if client in members.clients:
@@ -210,6 +219,7 @@ def rotate_certificate(server: ServerDirectory, authority: Authority, days: int)
     write_secret(server.path / "server.key.new", key)
     write_atomically(server.path / "server.crt", certificate)
     (server.path / "server.key.new").replace(server.path / "server.key")
+    record(server.path, "rotate", f"server.crt, {days} days")
     restart_tasks(server.path)
 
 

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,10 +73,15 @@ class Ledger:
         more = {"points": dict(points)} if points else {}
         self.chain.append({"kind": line["kind"], "run": line["run"], "intent": intent, "result": result, "bytes": sent, **more})
 
-    def attempts(self, run: str, kind: Kind, round: int, phase: str) -> int:
-        """Return how often this was asked for."""
-        wanted = (run, kind, round, phase)
-        return sum((e["run"], e["kind"], e.get("round"), e.get("phase")) == wanted for e in self.intents)
+    def attempts(self, run: str, kind: Kind, round: int | None, phase: str) -> int:
+        """Return how often this was asked for; in all rounds where None."""
+        lines = [line for line in self.intents if (line["run"], line["kind"], line.get("phase")) == (run, kind, phase)]
+        return sum(round is None or line.get("round") == round for line in lines)
+
+    def models(self, run: str, kind: Kind, round: int) -> set[str]:
+        """Return the hashes of the models that were sent with this question."""
+        wanted = (run, kind, round)
+        return {str(e["model"]) for e in self.intents if (e["run"], e["kind"], e.get("round")) == wanted and e.get("model")}
 
     def failures(self, run: str) -> int:
         """Return how often a request of a run failed here."""
@@ -106,6 +112,10 @@ class Ledger:
     def sizes(self) -> set[str]:
         """Return the image sizes and channels for which statistics were told."""
         return {str(line["size"]) for line in self.intents if line["kind"] == "describe"}
+
+    def descriptions(self, since: datetime) -> int:
+        """Return how often statistics were told since a time."""
+        return sum(e["kind"] == "describe" and datetime.fromisoformat(e["time"]) > since for e in self.intents)
 
     def points(self, peer: int) -> int:
         """Return how many samples went to a peer."""

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from unisono.config import Config
@@ -56,8 +55,9 @@ class MaskedSums:
         self._now = now
         self._open: _OpenSum | None = None
 
-    @cached_property
+    @property
     def _identity(self) -> NodeIdentity:
+        """The client's key and those of the others, as they are now: sites join while this process runs."""
         return NodeIdentity(self._directory.key, self._directory.keys)
 
     def begin(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from unisono.core.errors import UserError
 from unisono.core.method import RunInfo, methods
 from unisono.core.registry import Registry
 from unisono.data.datasets import DataConfig, Dataset, datasets, load_dataset
+from unisono.deploy.bounds import check_run_info
 from unisono.deploy.directories import ClientConfig, ClientDirectory
 from unisono.deploy.policy import owner_config
 from unisono.deploy.policy_tables import BUILT_IN
@@ -29,6 +31,8 @@ from unisono.models.backbones import backbones
 
 Description = Mapping[str, Any]
 
+RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MOST_WORD = 500
 MOST_SAMPLES = 10**9
 LARGEST_NUMBER = 1e6
 """Of a mean or a deviation: images lie in [0, 1], series are measured in sensible units."""
@@ -119,6 +123,9 @@ def checked_config(tree: dict[str, Any], owner: ClientConfig) -> Config:
     A registry imports whatever is written ``package.module:NAME`` or ``file.py``, and what another package adds under a name.
     """
     allowed = {*owner.allow.methods, *owner.allow.code}
+    for word in _words(tree):
+        if len(word) > MOST_WORD or not word.isprintable():
+            raise RefusedError(f"a recipe has words of at most {MOST_WORD} printable characters, for its owner reads them")
     for word in _words({name: table for name, table in tree.items() if name != "recipe"}):
         origins = [origin for registry in REGISTRIES if (origin := registry.plugin(word)) is not None]
         is_code = ":" in word or word.endswith(".py") or bool(origins)
@@ -131,6 +138,8 @@ def checked_config(tree: dict[str, Any], owner: ClientConfig) -> Config:
     is_built_in = name in methods and methods.plugin(name) is None
     if not (is_built_in and BUILT_IN in owner.allow.methods) and not {name, str(methods.plugin(name))} & allowed:
         raise RefusedError(f"client.toml: allow.methods does not list {name!r}.", "allow.methods")
+    if dict(tree.get("model", {})).get("pretrained") is not None:
+        raise RefusedError("model.pretrained names a file of the server, and this client reads none of its own for it")
     return owner_config(resolve(tree), owner)
 
 
@@ -169,7 +178,16 @@ def _load(path: str, layout: str, image_size: int | None, channels: int | None) 
 def run_info_of(values: dict[str, Any], config: Config) -> RunInfo:
     """Return the facts about a run, from the values in its specification."""
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return RunInfo(**{**fields, "sections": config.method_sections})
+    info = RunInfo(**{**fields, "sections": config.method_sections})
+    check_run_info(info, config)
+    return info
+
+
+def run_name(value: Any) -> str:
+    """Return the name of a run; refuse one that is no short word, for it stands in the ledger for ever."""
+    if not isinstance(value, str) or not RUN_NAME.fullmatch(value):
+        raise RefusedError("the name of a run has 1 to 64 letters, digits, dots or hyphens")
+    return value
 
 
 def told_number(num_samples: int, owner: ClientConfig) -> int:

@@ -13,9 +13,10 @@ from unisono.config import Config
 from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce, Reveals, Update
+from unisono.core.wire import to_bytes
 from unisono.deploy.approvals import Approvals, recipe_hash
 from unisono.deploy.audit import Audit
-from unisono.deploy.bounds import check_bounds, check_received, check_release
+from unisono.deploy.bounds import check_bounds, check_place, check_received, check_release
 from unisono.deploy.directories import ClientConfig, ClientDirectory
 from unisono.deploy.ledger import Kind, Ledger, Release
 from unisono.deploy.policy_tables import Policy, num_bytes
@@ -143,6 +144,9 @@ class Gate:
             key = "resources.max_download"
             raise RefusedError(f"{key} is {owner.resources.max_download}, and the request has {size} bytes.", key)
         check_time(owner.resources)
+        check_place(self._config, self._method, request, kind == "train")
+        # Scores belong to no phase: a server cannot ask for more of them by naming some.
+        phase = request.phase if kind == "train" else ""
         spec = f"{self._spec}|{request.seed}"
         if ledger.spec(run) not in (None, spec):
             raise RefusedError("this run began with another recipe or seed: one run has one of each")
@@ -157,13 +161,16 @@ class Gate:
         if "cohort" in request.extra:
             cohort = self.check_cohort([int(client) for client in request.extra["cohort"]])
             self._noisy_clients = self._check_share(len(cohort), int(request.extra.get("threshold", 0)))
-        self._check_counts(kind, request)
+        self._check_counts(kind, request.round, phase)
+        model = hashlib.sha256(to_bytes(request.received)).hexdigest() if kind == "evaluate" else None
+        if model and ledger.models(run, kind, request.round) - {model}:
+            raise RefusedError(f"scores of round {request.round + 1} were given for another model", "bounds.max_attempts")
         release = self._check_budget(kind)
         self._points = Counter()
         self._intent = ledger.begin(
             {
-                "kind": kind, "run": run, "round": request.round, "phase": request.phase, "recipe": self._recipe, "spec": spec,
-                "policy": owner.fingerprint, "cohort": cohort,
+                "kind": kind, "run": run, "round": request.round, "phase": phase, "recipe": self._recipe, "spec": spec,
+                "policy": owner.fingerprint, "cohort": cohort, "model": model,
                 "noise": release.noise, "local_epsilon": release.local_epsilon, "local_delta": release.local_delta,
             }
         )  # fmt: skip
@@ -177,16 +184,9 @@ class Gate:
         """Raise a RefusedError, or write the intent to describe the data into the ledger.
 
         Args:
-            size: the image size and channels that the recipe asks for.
+            size: what ``check_question`` returned.
         """
-        check_time(self._owner.resources)
         self._check_recipe()
-        known = self._ledger.sizes()
-        if size not in known and len(known) >= self._owner.bounds.max_sizes:
-            raise RefusedError(
-                f"bounds.max_sizes is {self._owner.bounds.max_sizes}, and statistics were told for as many sizes.",
-                "bounds.max_sizes",
-            )
         self._intent = self._ledger.begin(
             {"kind": "describe", "run": self._run, "recipe": self._recipe, "policy": self._owner.fingerprint, "size": size}
         )
@@ -224,7 +224,8 @@ class Gate:
                 "require.max_weight_share",
             )
         # Whoever stays to the end, fewer than a third of all clients may work together with the server.
-        return max(1, fewest - num_clients // 3) if uniform and self._owner.budget.distributed_noise else 1
+        shared = uniform and self._owner.budget.distributed_noise and self._config.privacy.secure_aggregation
+        return max(1, fewest - num_clients // 3) if shared else 1
 
     def fail(self, refused: bool = False) -> None:
         """Count a failure, or a refusal after the work had begun."""
@@ -284,13 +285,14 @@ class Gate:
             check_bounds(self._config, self._method, self._owner.bounds)
         self._checked = True
 
-    def _check_counts(self, kind: Kind, request: Request) -> None:
+    def _check_counts(self, kind: Kind, round: int, phase: str) -> None:
         owner, ledger, run = self._owner, self._ledger, str(self._run)
         budget, attempts = owner.budget, owner.bounds.max_attempts
         if ledger.failures(run) >= budget.max_failures:
             raise RefusedError(f"this run has failed {budget.max_failures} times here", "budget.max_failures")
-        if ledger.attempts(run, kind, request.round, request.phase) >= attempts:
-            raise RefusedError(f"round {request.round + 1} was asked for {attempts} times already", "bounds.max_attempts")
+        is_single = phase in self._method.single_phases
+        if ledger.attempts(run, kind, None if is_single else round, phase) >= attempts:
+            raise RefusedError(f"round {round + 1} was asked for {attempts} times already", "bounds.max_attempts")
         if budget.max_rounds is not None and ledger.rounds >= budget.max_rounds:
             raise RefusedError(f"budget.max_rounds ({budget.max_rounds}) is used up.", "budget.max_rounds")
         runs = ledger.runs()

@@ -19,6 +19,8 @@ BUILT_IN = "built-in"
 """The word in ``allow.methods`` that stands for all methods of unisono."""
 ALL = "all"
 """The word in ``allow.metrics`` that stands for all numbers for the log."""
+FEWEST_MASKED = 4
+"""Size of a federation from which on a new client lets updates leave under masks only; of three, one may always be away."""
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(KiB|MiB|GiB)")
 HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -82,6 +84,7 @@ class BoundsTable(Section):
     max_head_dim: int = Field(8192, ge=1, description="largest width that a recipe may give a head (all options *_dim)")
     image_size: Range = Field((8, 512), description="range of data.image_size and model.input_size")
     max_sizes: int = Field(5, ge=1, description="image sizes for which statistics are told, over the life of the federation")
+    max_descriptions: int = Field(100, ge=1, description="times a day that the statistics are told")
     max_weight_abs: float = Field(1e4, gt=0, description="largest number in a received network")
     compile: bool = Field(False, description="a recipe may start a compiler here")
     precision: tuple[Literal["fp32", "bf16", "fp16"], ...] = Field(("fp32",), description="allowed training.precision")
@@ -186,6 +189,22 @@ class Policy(Section):
         """SHA-256 of all keys with their values, in a canonical form."""
         values = {name: table.model_dump(mode="json") for name, table in self.tables.items()}
         return hashlib.sha256(canonical(values)).hexdigest()
+
+
+def strict_tables(num_clients: int, insecure: bool = False, approve: str = "recipe-hash") -> Tree:
+    """Return what a new ``client.toml`` says beyond the defaults: the owner sees recipes first, and everything is counted.
+
+    Args:
+        num_clients: size of the federation; from four on, updates leave under masks only. Of these, a third may be away.
+        insecure: clients prove nothing, so no sum can be masked.
+        approve: as ``allow.approve``.
+    """
+    masks = num_clients >= FEWEST_MASKED and not insecure
+    return {
+        "allow": {"approve": approve},
+        "require": {"secure_aggregation": masks, "min_cohort": min(5, max(3, 2 * num_clients // 3 + 1))},
+        "budget": {"max_rounds": 2000, "max_runs": 20},
+    }
 
 
 OLD_KEYS: dict[str, str] = {

@@ -87,7 +87,7 @@ def _bounds(policy: Policy) -> Iterator[str]:
     yield (
         f"Networks have at most {b.max_parameters:,} weights of size up to {b.max_weight_abs:g} and heads up to "
         f"{b.max_head_dim} wide; images have {low:g} to {high:g} pixels a side, "
-        f"and statistics are told for {b.max_sizes} sizes."
+        f"and statistics are told for {b.max_sizes} sizes, {b.max_descriptions} times a day."
     )
     yield f"Precision: {_listed(b.precision)}. A recipe {'may' if b.compile else 'may not'} start a compiler."
     yield f"Gradients of samples without augmentation {'may' if b.plain_views else 'may not'} leave."

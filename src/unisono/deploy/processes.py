@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 
 from unisono.core.errors import UserError
-from unisono.deploy.directories import CLIENT_FILE, ClientDirectory, ServerDirectory, write_config
+from unisono.deploy.directories import CLIENT_FILE, DATABASE, ClientDirectory, ServerDirectory, write_config
 from unisono.deploy.metrics import client_metrics, serve_metrics, server_metrics
+from unisono.deploy.server_audit import record
 from unisono.deploy.supervisor import Task, supervise
 from unisono.engines.flower.environment import process_environment
 
@@ -31,7 +32,8 @@ def run_server(directory: ServerDirectory) -> None:
     keep_files_private()
     config = directory.config
     check_port_is_free(config.host, config.port, "port in server.toml")
-    arguments = ["--host", config.host, "--port", str(config.port), "--database", str(directory.path / "state.db")]
+    record(directory.path, "start")
+    arguments = ["--host", config.host, "--port", str(config.port), "--database", str(directory.path / DATABASE)]
     if config.insecure:
         arguments.append("--insecure")
     else:

@@ -14,14 +14,20 @@ from unisono.core.config import merge
 from unisono.core.errors import UserError
 from unisono.deploy.condition import connect
 from unisono.deploy.directories import PAUSED_FILE, WANTED_FILE, ServerDirectory, is_wanted
+from unisono.deploy.server_audit import record
 from unisono.deploy.supervisor import supervisor_pid
 from unisono.deploy.wanted import unwant, want
 from unisono.experiment import run_path
 from unisono.recipes import build_tree
 from unisono.runs.directory import RunDirectory
 
-TOLERANT = {"federation": {"strict": False}, "engine": {"client_timeout": 600.0}, "aggregation": {"screen": 10.0}}
-"""Defaults for a federation, which recipes override: clients may fail, have ten minutes, and send no overlong updates."""
+TOLERANT = {
+    "federation": {"strict": False, "retries": 2},
+    "engine": {"client_timeout": 600.0},
+    "aggregation": {"screen": 10.0},
+}
+"""Defaults for a federation, which recipes override: clients may fail, have ten minutes, and send no overlong updates. A round
+is asked for as often as clients answer it, ``bounds.max_attempts``."""
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
@@ -39,8 +45,7 @@ def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence
     config = resolve(tree)
     config.cohort.expected_size(num_clients)
     path = run_path(config)
-    directory = RunDirectory.create(path, config.as_tree())
-    directory.write_json("federation.json", {"run": uuid.uuid4().hex})
+    RunDirectory.create(path, config.as_tree(), federation={"run": uuid.uuid4().hex})
     return path
 
 
@@ -52,6 +57,7 @@ def launch(server: ServerDirectory, path: Path) -> int:
     with connect(server) as control:
         number = control.start(server.app, {"directory": str(path.resolve())})
     directory.write_json("flower.json", {"run_id": number})
+    record(server.path, "run", path.name)
     want(path)
     directory.write_json("status.json", {"status": "starting", "round": 0, "run_id": number})
     return number
@@ -109,12 +115,14 @@ def find_run(server: ServerDirectory, name: str) -> Path:
 def stop_run(server: ServerDirectory, path: Path) -> None:
     """Stop a run; it can be continued from its last checkpoint."""
     unwant(path)
+    record(server.path, "stop", path.name)
     _interrupt(server, path, "stopped")
 
 
 def pause_runs(server: ServerDirectory) -> list[str]:
     """Stop all runs until the server's file ``paused`` is gone, and return their names."""
     (server.path / PAUSED_FILE).touch()
+    record(server.path, "pause")
     paths = [path.parent for path in sorted(server.runs.glob(f"*/{WANTED_FILE}"))]
     paths = [path for path in paths if not RunDirectory.open(path).finished]
     for path in paths:
@@ -140,6 +148,7 @@ def fetch_run(server: ServerDirectory, name: str, target: Path) -> Path:
         raise UserError(f"The run {name!r} has no checkpoint yet: wait for its first round.")
     if target.exists():
         raise UserError(f"{target} exists already: choose another --to.")
+    record(server.path, "fetch", f"{source.name} to {target}")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock", "flower.json"))
     return target
 

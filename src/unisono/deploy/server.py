@@ -12,8 +12,10 @@ from typing import Any
 
 from unisono.backends import Backend, OpenBackend
 from unisono.config import Config
+from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Method, RunInfo
+from unisono.core.payload import Reduce
 from unisono.data.datasets import Dataset
 from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.directories import DeployServerConfig, ServerDirectory
@@ -30,11 +32,13 @@ from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
 from unisono.engines.flower.sums import threshold_of
 from unisono.evaluation.config import NEED_LABELS, check_probes, client_probes
 from unisono.experiment import check_run
+from unisono.federation.declared import sent_shares
 from unisono.federation.postprocess import CompressionConfig, Postprocessor
 from unisono.report.collector import AboutMethod
 from unisono.running import execute
 from unisono.runs.directory import RunDirectory
 from unisono.runs.evaluation import Evaluation, EvaluationCallback
+from unisono.runs.releases import ReleaseLog
 
 POLL = 0.3
 PUBLIC_TABLES = (
@@ -130,6 +134,10 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
         directory.save_run_info(method.info)
         run_spec = json.dumps({"run": uid, "config": public_tree(config), "run_info": directory.read_json("run_info.json")})
         engine = _engine(grid, members, method, config, run_spec, host)
+        releases = ReleaseLog(directory.path)
+        engine.on_phase = lambda task: releases.begin(
+            task.ctx.round, task.ctx.phase, len(task.clients), _is_noisy(config, method, task.ctx)
+        )
         evaluators: list[Evaluation] = []
         # Scores are not masked, so clients of a secure sum give none.
         scored = client_probes(config.evaluation, method.overrides("cluster_model"))
@@ -143,12 +151,18 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
         sizes = {client: int(description["samples"]) for client, description in sorted(members.descriptions.items())}
         collector = AboutMethod(directory, method) if config.report.enabled else None
         # Who answers depends on who is connected, so the accountant gains nothing from sampling.
-        backend = Backend(method, engine, evaluators, sizes, "none", collector)
+        backend = Backend(method, engine, evaluators, sizes, "none", collector, releases=releases)
         for warning in backend.warnings:
             note(warning)
         yield backend
 
     return opened
+
+
+def _is_noisy(config: Config, method: Method, ctx: Context) -> bool:
+    """Return whether a phase ends with a mean to which the server adds noise."""
+    averaged = any(share.reduce is not Reduce.STACK for share in sent_shares(method, ctx).values())
+    return averaged and config.privacy.noise_multiplier > 0
 
 
 def check_evaluation(config: Config, method: Method, labelled: Dataset | None) -> None:

@@ -49,7 +49,7 @@ DOCKERFILE = """\
 FROM python:3.11-slim
 RUN useradd --uid 10001 --create-home unisono \\
     && pip install --no-cache-dir 'unisono[flower]=={version}'
-USER unisono
+USER 10001
 WORKDIR /srv/unisono
 ENTRYPOINT ["unisono", "deploy"]
 CMD ["{what}", "."]

@@ -28,7 +28,7 @@ class ClientStateFiles:
     """
 
     def __init__(self, directory: Path, history: int) -> None:
-        self._directory = directory
+        self.directory = directory
         self._history = history
 
     def load(self, reference: Payload) -> Payload:
@@ -65,13 +65,13 @@ class ClientStateFiles:
 
     def names(self) -> list[str]:
         """Return all states, in the order in which they were made."""
-        found = [path.stem for path in self._directory.glob("*.payload") if PATTERN.fullmatch(path.stem)]
+        found = [path.stem for path in self.directory.glob("*.payload") if PATTERN.fullmatch(path.stem)]
         return sorted(found, key=lambda name: int(name.split("-")[1]))
 
     def _forget(self, round: int, begun: str, names: list[str]) -> None:
         """Remove the states that no checkpoint can name any more: old ones that no step of the last rounds began with."""
         oldest = round - self._history
-        file = self._directory / "begun.json"
+        file = self.directory / "begun.json"
         steps = [*(json.loads(file.read_text()) if file.is_file() else []), [round, begun]]
         recent = [step for step in steps if step[0] >= oldest]
         write_atomically(file, json.dumps(recent).encode())
@@ -81,4 +81,4 @@ class ClientStateFiles:
                 self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.payload"
+        return self.directory / f"{name}.payload"

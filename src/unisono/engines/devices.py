@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from unisono.core.errors import UserError
+from unisono.core.threads import threads
+
+__all__ = ["num_cores", "resolve_devices", "threads"]
 
 
 def resolve_devices(name: str) -> list[torch.device]:
@@ -35,14 +36,3 @@ def resolve_devices(name: str) -> list[torch.device]:
 def num_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Run a block with this number of threads in torch's operators."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -32,14 +32,19 @@ def is_out_of_memory(reason: str) -> bool:
     return any(sign in reason for sign in SIGNS)
 
 
+def give_back_memory() -> None:
+    """Collect garbage and give the system what the heap does not use, where it can."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Forget the peak so far; on systems other than Linux the peak is that of the process since its start."""
-    gc.collect()
+    give_back_memory()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.method import Method
-from unisono.core.payload import Payload
+from unisono.core.payload import Payload, Reduce
 from unisono.federation.aggregate import Accumulator, AggregationConfig
 from unisono.federation.client_turn import ClientStats, FederatedDataset, accept_update, prepare_nets, run_client
 from unisono.federation.loop import PhaseResult
@@ -52,9 +52,8 @@ class ShardMerger:
         self._waiting: dict[int, PhaseResult] = {}
 
     def take(self, shard: int, part: PhaseResult) -> None:
-        """Merge the outcome of a shard now, or keeps a copy until the shards before it have come."""
+        """Merge the outcome of a shard now, or keep it until the shards before it have come."""
         if shard != self._next:
-            part.accumulator.detach()
             self._waiting[shard] = part
             return
         while True:
@@ -66,6 +65,7 @@ class ShardMerger:
 
     def _merge(self, part: PhaseResult) -> None:
         self.phase_result.accumulator.merge(part.accumulator)
+        part.accumulator.sums = {}  # their memory may be used again
         self.phase_result.locals.update(part.locals)
         self.phase_result.stats += part.stats
         self.phase_result.failures += part.failures
@@ -85,6 +85,7 @@ class ShardRunner:
         broadcast: Payload,
         on_client_start: Callable[[int], None] = lambda client_id: None,
         on_client_end: Callable[[ClientStats], None] = lambda stats: None,
+        room: Callable[[Tensor], Tensor] = torch.empty_like,
     ) -> PhaseResult:
         """Run the shard's clients in order.
 
@@ -93,9 +94,13 @@ class ShardRunner:
             broadcast: what all clients receive.
             on_client_start: told before each client.
             on_client_end: told after each client that answered.
+            room: as for ``Accumulator``.
         """
         setup = self.setup
-        result = PhaseResult(Accumulator(setup.method.shares, setup.aggregation))
+        result = PhaseResult(Accumulator(setup.method.shares, setup.aggregation, room))
+        # Updates that are summed are read at once; others are kept as they are.
+        shares = setup.method.shares.values()
+        summed = setup.aggregation.rule == "mean" and all(share.reduce is Reduce.MEAN for share in shares)
         for client_id in task.clients:
             on_client_start(client_id)
             received = broadcast.merge(task.routed[client_id]) if client_id in task.routed else broadcast
@@ -109,6 +114,7 @@ class ShardRunner:
                     setup.clients.client_data(client_id, self.device),
                     ctx,
                     setup.postprocessor,
+                    lent=summed,
                 )
                 accept_update(answered.update, received, setup.method.shares, setup.postprocessor, result.accumulator, ctx)
             except ClientError as failure:

@@ -8,11 +8,10 @@ import pickle
 import signal
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,13 +23,15 @@ from unisono.core.errors import ClientError, MethodError
 from unisono.core.payload import Payload
 from unisono.core.registry import UserFiles
 from unisono.core.wire import Layout, lay_out, read, write
+from unisono.engines.blocks import SumsBlock, new_block
+from unisono.engines.memory import give_back_memory
 from unisono.engines.shards import ShardRunner, ShardTask, WorkerSetup
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import PhaseResult
 
 SLACK = 1 << 20
 HELD_SHARDS = 2
-"""Shards a worker holds at most; their sums come back in as many blocks, so none is overwritten before it is read."""
+"""Shards a worker holds at most: one under way, and the next one in advance."""
 QUIET_LIMIT = 60.0
 """Seconds without any processor time after which a worker with a shard is stuck (a fork may inherit a lock) and replaced."""
 MAX_DEATHS = 3
@@ -41,11 +42,16 @@ NO_CLIENT = -1
 
 @dataclass
 class _Worker:
-    """A process, the shards it has been handed (the first one is under way), and the blocks its sums come back in."""
+    """A process, the shards it has been handed (the first one is under way), and the block its sums come back in.
+
+    The block is used again for the next shard, once the worker has asked for it: sums that still wait there for those of
+    earlier shards are copied then.
+    """
 
     process: Any
     connection: Connection
-    blocks: tuple[Tensor, Tensor]
+    block: Tensor
+    last: PhaseResult | None = None
     tasks: list[ShardTask] = field(default_factory=list)
     client_id: int | None = None
     since: float = 0.0
@@ -81,13 +87,12 @@ class WorkerPool:
         can_fork = devices[0].type == "cpu" and "fork" in multiprocessing.get_all_start_methods()
         self._start_method = start_method if start_method != "auto" else "fork" if can_fork else "spawn"
         if self._start_method == "fork":
-            # The first optimiser of a process imports this; forked workers then share it instead of importing it each.
-            import_module("torch._dynamo")
+            give_back_memory()
         self._capacity = num_bytes + num_bytes // 4 + SLACK
-        self._broadcast = self._new_block()
+        self._broadcast = new_block(self._capacity)
         self._workers: list[_Worker] = []
         for index in range(num_workers):
-            self._workers.append(self._start(index, (self._new_block(), self._new_block())))
+            self._workers.append(self._start(index, new_block(self._capacity)))
 
     @property
     def pids(self) -> list[int]:
@@ -105,7 +110,7 @@ class WorkerPool:
         on_client_end: Callable[[ClientStats], None],
         on_result: Callable[[int, PhaseResult], None],
     ) -> None:
-        """Run all shards; ``on_result`` reads a result's sums before the next call, as they lie in the worker's block."""
+        """Run all shards; ``on_result`` takes each result, whose sums may lie in the worker's block while they wait."""
         layout = lay_out(broadcast)
         write(broadcast, layout, self._broadcast)
         waiting = list(reversed(tasks))
@@ -126,21 +131,30 @@ class WorkerPool:
                     worker.client_id, worker.since = content, time.monotonic()
                 elif kind == "report":
                     on_client_end(content)
+                elif kind == "room":
+                    if worker.last is not None:
+                        worker.last.accumulator.detach()
+                    worker.last = None
+                    with suppress(OSError):
+                        _send(worker.connection, None)
                 elif kind == "method error":
                     raise MethodError(content)
                 elif kind == "error":
                     raise RuntimeError(f"a worker could not run its shard:\n{content}")
                 else:
-                    result, sums, block = content
+                    result, sums = content
                     shard = worker.tasks.pop(0).shard
                     worker.client_id = None
-                    result.accumulator.attach(read(sums, worker.blocks[block]) if sums is not None else None)
+                    result.accumulator.attach(read(sums, worker.block) if sums is not None else None)
+                    worker.last = result
                     result.failures += lost.pop(shard, [])
                     on_result(shard, result)
                     num_left -= 1
             waiting += self._replace_late(deaths, lost)
             if not ready:
                 waiting += self._replace_stuck(deaths, lost)
+        for worker in self._workers:
+            worker.last = None
 
     def close(self) -> None:
         """End all workers."""
@@ -192,7 +206,9 @@ class WorkerPool:
         dead.process.kill()
         dead.process.join()
         dead.connection.close()
-        self._workers[index] = self._start(index, dead.blocks)
+        if dead.last is not None:  # the next worker writes into the same block
+            dead.last.accumulator.detach()
+        self._workers[index] = self._start(index, dead.block)
         if not dead.tasks:
             return []
         task, *others = dead.tasks
@@ -220,12 +236,7 @@ class WorkerPool:
                     with suppress(OSError):  # a dead worker shows at the next look at its connection
                         _send(worker.connection, (worker.tasks[-1], layout))
 
-    def _new_block(self) -> Tensor:
-        block = torch.empty(self._capacity, dtype=torch.uint8)
-        block.share_memory_()
-        return block
-
-    def _start(self, index: int, blocks: tuple[Tensor, Tensor]) -> _Worker:
+    def _start(self, index: int, block: Tensor) -> _Worker:
         context: Any = multiprocessing.get_context(self._start_method)
         ours, theirs = context.Pipe()
         # A forked child holds copies of our ends of all pipes; unless it closes them, nobody notices when we die.
@@ -233,13 +244,13 @@ class WorkerPool:
         device = self._devices[index % len(self._devices)]
         process = context.Process(
             target=_work,
-            args=(UserFiles(), self._setup, device, theirs, self._broadcast, blocks, inherited),
+            args=(UserFiles(), self._setup, device, theirs, self._broadcast, block, inherited),
             daemon=True,
             name=f"worker {index}",
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours, blocks)
+        return _Worker(process, ours, block)
 
 
 def _work(
@@ -248,7 +259,7 @@ def _work(
     device: torch.device,
     connection: Connection,
     broadcast: Tensor,
-    blocks: tuple[Tensor, Tensor],
+    block: Tensor,
     inherited: list[Connection],
 ) -> None:
     """Run shards and send their results until the other end of the pipe closes.
@@ -264,15 +275,17 @@ def _work(
     torch.set_num_threads(1)
     try:
         runner = ShardRunner(setup, device)
-        for block in cycle(range(len(blocks))):
-            task, layout = _receive(connection)
+        tasks = _Tasks(connection, SumsBlock(block))
+        while True:
+            task, layout = tasks.next()
             result = runner.run(
                 task,
                 read(layout, broadcast),
                 on_client_start=lambda client_id: _send(connection, ("start", client_id)),
                 on_client_end=lambda stats: _send(connection, ("report", stats)),
+                room=tasks.room,
             )
-            _send(connection, ("done", (result, _write_sums(result, blocks[block]), block)))
+            _send(connection, ("done", (result, tasks.moved(result))))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except MethodError as error:
@@ -290,14 +303,36 @@ def _processor_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def _write_sums(result: PhaseResult, block: Tensor) -> Layout | None:
-    """Move a shard's sums to shared memory; None, and they stay in the result, where they do not fit."""
-    layout = lay_out(Payload(result.accumulator.sums))
-    if layout.num_bytes > len(block):
-        return None
-    write(Payload(result.accumulator.sums), layout, block)
-    result.accumulator.sums = {}
-    return layout
+class _Tasks:
+    """The worker's end of the pipe: shards to run, and leave to use the block of sums again."""
+
+    def __init__(self, connection: Connection, sums: SumsBlock) -> None:
+        self._connection = connection
+        self._sums = sums
+        self._waiting: deque[Any] = deque()
+        self._is_free = True
+
+    def next(self) -> Any:
+        """Return the next shard and the layout of the broadcast."""
+        return self._waiting.popleft() if self._waiting else _receive(self._connection)
+
+    def room(self, tensor: Tensor) -> Tensor:
+        """Return room for a sum, when the sums of the last shard have been read or copied."""
+        if not self._is_free:
+            _send(self._connection, ("room", None))
+            while (message := _receive(self._connection)) is not None:
+                self._waiting.append(message)
+            self._sums.clear()
+            self._is_free = True
+        return self._sums.room(tensor)
+
+    def moved(self, result: PhaseResult) -> Layout | None:
+        """Take the sums that lie in shared memory out of a result; None, and they stay in it, where they do not."""
+        layout = self._sums.layout(Payload(result.accumulator.sums))
+        self._is_free = False
+        if layout is not None:
+            result.accumulator.sums = {}
+        return layout
 
 
 def _send(connection: Connection, message: object) -> None:

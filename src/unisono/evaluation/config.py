@@ -85,7 +85,9 @@ class EvaluationConfig(Section):
     )
     easyfl_linear_epochs: int = Field(200, ge=1, description="linear-easyfl: passes over the training samples.")
     easyfl_head_epochs: int = Field(100, ge=1, description="head-easyfl: passes over the labelled part.")
-    max_client_samples: int = Field(512, ge=1, description="alignment: most samples of each client to look at.")
+    max_client_samples: int = Field(
+        512, ge=1, description="alignment: most samples of each client to look at; fewer of large images."
+    )
     uniformity_weight: float = Field(0.2, ge=0, description="alignment: weight of Unif beside Align in the score.")
     uniformity_tau: float = Field(0.2, gt=0, description="alignment: tau of Unif.")
     cluster_consistency: bool = Field(

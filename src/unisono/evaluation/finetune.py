@@ -20,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unisono.core.client_data import as_float
+from unisono.core.progress import tell
+from unisono.core.threads import threads
 from unisono.evaluation.features import embed
 
 
@@ -57,6 +59,7 @@ class FineTuning:
 OURS = FineTuning()
 
 
+@threads(1)
 def finetune(
     encoder: nn.Module,
     feature_dim: int,
@@ -98,7 +101,7 @@ def finetune(
         network.requires_grad_(True).train()
         body.requires_grad_(not protocol.head_only)
         optimizer, schedule = _optimizer(protocol, network, protocol.epochs * num_batches)
-        for _ in range(protocol.epochs if len(classes) > 1 else 0):
+        for epoch in range(protocol.epochs if len(classes) > 1 else 0):
             order = torch.randperm(len(part), generator=generator)
             # Near-equal batches: a last batch of one sample would break BatchNorm.
             for batch in order.tensor_split(num_batches):
@@ -108,6 +111,7 @@ def finetune(
                 F.cross_entropy(network(x), targets[batch]).backward()
                 optimizer.step()
                 schedule.step()
+            tell("fine-tuning", epoch + 1, protocol.epochs)
     predictions = classes[embed(network, test_samples, device).argmax(dim=1)]
     return float((predictions == test_labels).double().mean())
 

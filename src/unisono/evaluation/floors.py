@@ -54,7 +54,7 @@ NUM_COMPONENTS = 64
 MOST_FITTED = 10_000
 CHUNK = 512
 """Samples that the principal components are fitted to."""
-FORMAT = 1
+FORMAT = 2
 """Part of the key, so that floors measured in another way are measured again."""
 
 
@@ -175,6 +175,7 @@ def verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float
     """
     judged = [name for name in JUDGED if name in probes]
     subject, ends, beats = ("The encoder", "ends", "beats") if judged else ("The clusters", "end", "beat")
+    clusters = _clusters_verdict(probes, floors) if judged else ""
     judged = judged or [name for name in JUDGED_CLUSTERS if name in probes][:1]
     below = [
         f"{name} ({100 * probes[name]:.1f} against {100 * scores[name]:.1f} of {floor})"
@@ -186,14 +187,25 @@ def verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float
         return False, (
             f"{subject} {ends} below a floor in {'; '.join(below)}: the likely causes are too few rounds or epochs "
             "(federation.rounds, training.local_epochs), the learning rate (training.learning_rate), views that do not fit the "
-            "data (views.preset), and the backbone (model.backbone)."
+            f"data (views.preset), and the backbone (model.backbone).{clusters}"
         )
     compared = [(name, floor) for name in judged[:1] for floor in floors if name in floors[floor]]
     if not compared:
         return True, ""
     name = compared[0][0]
     margins = [f"{100 * (probes[name] - floors[floor][name]):.1f} above {floor}" for _, floor in compared]
-    return True, f"{subject} {beats} every floor: {name} {100 * probes[name]:.1f}, {', '.join(margins)} (points)."
+    return True, f"{subject} {beats} every floor: {name} {100 * probes[name]:.1f}, {', '.join(margins)} (points).{clusters}"
+
+
+def _clusters_verdict(probes: Mapping[str, float], floors: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a sentence on clusters beside those of k-means on the best floor; empty where there is nothing to compare."""
+    name = next((name for name in JUDGED_CLUSTERS if name in probes), "")
+    known = {floor: scores[name] for floor, scores in floors.items() if name in scores}
+    if not known:
+        return ""
+    best = max(known, key=known.__getitem__)
+    place = "above" if probes[name] > known[best] else "not above"
+    return f" Its clusters are {place} every floor: {name} {100 * probes[name]:.1f}, k-means on {best} {100 * known[best]:.1f}."
 
 
 def mean_floors(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> Floors:

@@ -20,6 +20,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unisono.core.threads import threads
+
 Array = NDArray[np.float64]
 
 
@@ -145,6 +147,7 @@ def linear_probe_sgd(
     return classifier.accuracy(test_x, test_y)
 
 
+@threads(1)
 def fit_linear_sgd(
     x: Tensor,
     y: Tensor,

@@ -14,6 +14,8 @@ from unisono.core.client_data import as_float
 from unisono.core.mapped import batches
 from unisono.evaluation.features import fitting_batch
 
+COMMON_VALUES = 3 * 32 * 32
+"""Values of a sample for which the caps of probes that look at views are meant; of larger ones fewer are looked at."""
 Views = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 
@@ -99,6 +101,17 @@ class ProbeData:
             return Judged(self.train_samples, None, None)
         known = (labels >= 0).nonzero().flatten()
         return Judged(self.train_samples, None if len(known) == len(labels) else known, labels[known])
+
+
+def fitting_cap(samples: Tensor, most: int, least: int = 1) -> int:
+    """Return how many samples a probe looks at views of: fewer where they are large, so that time is bounded too.
+
+    Args:
+        samples: shape (num, ...).
+        most: how many samples of 32 pixels and three channels.
+        least: of any size.
+    """
+    return min(most, max(least, most * COMMON_VALUES // max(1, samples[0].numel())))
 
 
 def view_outputs(

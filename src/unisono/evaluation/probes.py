@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unisono.core.context import Context
 from unisono.core.errors import UserError
+from unisono.core.threads import at_most
 from unisono.evaluation.alignment import align, stability, uniformity
 from unisono.evaluation.clusters import ari, cluster_balance, clustering_accuracy, nmi, silhouette
 from unisono.evaluation.config import NEED_LABELS, EvaluationConfig, check_probes, chosen_probes
@@ -22,11 +23,16 @@ from unisono.evaluation.features import assign, embed
 from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.label_probes import LabelledSamples, LabelProbes, class_balanced
 from unisono.evaluation.linear import LinearClassifier
-from unisono.evaluation.probe_data import Judged, ProbeData, Views, view_outputs
+from unisono.evaluation.probe_data import Judged, ProbeData, Views, fitting_cap, view_outputs
 from unisono.evaluation.published import Augment
-from unisono.evaluation.unlabelled import CLUSTERS, MOST_SAMPLES, SeenSamples, unlabelled_numbers
+from unisono.evaluation.unlabelled import CLUSTERS, FEWEST_SAMPLES, MOST_SAMPLES, SeenSamples, unlabelled_numbers
+
+FEWEST_OF_A_CLIENT = 16
+MOST_THREADS = 4
+"""Threads of a probe; those that learn in small steps take one."""
 
 
+@at_most(MOST_THREADS)
 def run_probes(
     config: EvaluationConfig,
     encoder: nn.Module,
@@ -196,8 +202,9 @@ def _unlabelled(
     """Return the numbers of the probe ``unlabelled`` on training samples, the same number from every site."""
     data = features.data
     of_one = torch.zeros(len(data.train_samples), dtype=torch.long)
-    rows = class_balanced(of_one if data.sites is None else data.sites, MOST_SAMPLES, ctx.rng("probe-unlabelled"))
     samples = data.train_samples
+    most = fitting_cap(samples, MOST_SAMPLES, FEWEST_SAMPLES)
+    rows = class_balanced(of_one if data.sites is None else data.sites, most, ctx.rng("probe-unlabelled"))
     networks: list[Callable[[Tensor], Tensor]] = [features.of]
     if cluster_model is not None:
         networks.append(lambda view: assign(cluster_model, view, features.device, config.batch_size)[0])
@@ -264,17 +271,20 @@ def _client_rows(
 ) -> list[Tensor]:
     """Return the training rows of each client that has any, at most ``max_client_samples`` of them.
 
-    Where these are more than ``max_train_samples``, clients are drawn.
+    Large samples count more: first each client gives fewer. Where there are still too many, clients are drawn.
     """
     clients = [torch.arange(len(data.train_samples))] if client_indices is None else client_indices
-    sizes = torch.tensor([min(len(rows), config.max_client_samples) for rows in clients])
-    if config.max_train_samples and sizes.sum() > config.max_train_samples:
+    per_client, total = config.max_client_samples, config.max_train_samples
+    if total and len(data.train_samples):
+        total = fitting_cap(data.train_samples, total)
+        if total < config.max_train_samples:
+            per_client = min(per_client, max(FEWEST_OF_A_CLIENT, total // max(1, len(clients))))
+    sizes = torch.tensor([min(len(rows), per_client) for rows in clients])
+    if total and sizes.sum() > total:
         order = torch.randperm(len(clients), generator=ctx.rng("probe-few-clients"))
         before = sizes[order].cumsum(0) - sizes[order]
-        clients = [clients[client] for client in order[before < config.max_train_samples].sort().values.tolist()]
+        clients = [clients[client] for client in order[before < total].sort().values.tolist()]
     generator = ctx.rng("probe-clients")
     return [
-        rows[torch.randperm(len(rows), generator=generator)[: config.max_client_samples]].sort().values
-        for rows in clients
-        if len(rows) > 0
+        rows[torch.randperm(len(rows), generator=generator)[:per_client]].sort().values for rows in clients if len(rows) > 0
     ]

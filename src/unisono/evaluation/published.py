@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unisono.core.client_data import as_float
+from unisono.core.threads import threads
 from unisono.evaluation.linear import LinearClassifier, random_batches
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -71,6 +72,7 @@ def linear_probe_orchestra(
     return LinearClassifier(weight.detach(), bias.detach(), classes).accuracy(test_x, test_y)
 
 
+@threads(1)
 def fit_linear_adam(
     x: Tensor, y: Tensor, generator: torch.Generator, num_steps: int, batch_size: int, learning_rate: float
 ) -> LinearClassifier:

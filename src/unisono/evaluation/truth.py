@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unisono.evaluation.floors import FLOORS, PCA, PIXELS
+from unisono.evaluation.floors import FLOORS, PCA, PIXELS, UNTRAINED
 
 Scores = Mapping[str, float]
 AGREEMENT = "view-agreement"
@@ -24,10 +24,14 @@ NUMBERS = (
 """Columns of the table beside the floors."""
 MARGIN = 0.02
 """Share of samples by which views must find each other more often than by any floor."""
+LEAST_RATIO, LEAST_GAIN = 1.2, 0.005
+"""By how much views must find each other more often than by untrained weights, whose seeds alone differ by a tenth."""
 TOO_EASY = 0.98
 LEAST_RANK, MOST_COSINE = 2.0, 0.99
+HIGH_COSINE, MORE_COSINE = 0.9, 0.15
+"""Mean cosine, and how far it must lie above that of untrained weights, at which half of their rank is a collapse too."""
 LEAST_KAPPA, LEAST_BALANCE, LEAST_STABILITY = 0.1, 0.3, 0.2
-SITE_MARGIN = 0.2
+SITE_MARGIN, LEARNT_SITE = 0.2, 0.05
 ALIKE = 0.995
 """Mean cosine of raw pixels from which on the images themselves are nearly the same."""
 REMEDIES = (
@@ -70,6 +74,10 @@ def tell(probes: Scores, floors: Mapping[str, Scores]) -> Truth:
             sentences.append(f"Whether something was learnt cannot be told by views, which change too little: {fact}.")
         elif probes[AGREEMENT] >= max(found.values()) + MARGIN:
             sentences.append(f"Something was learnt: {fact}.")
+        elif not collapsed and probes[AGREEMENT] >= LEAST_RATIO * found.get(UNTRAINED, 1.0) + LEAST_GAIN:
+            sentences.append(
+                f"Something was learnt, though by views no more than pixels show: {fact}; longer training may help."
+            )
         else:
             warnings.append(f"Nothing was learnt that pixels or untrained weights do not show: {fact}; {REMEDIES}.")
     if collapsed:
@@ -83,9 +91,13 @@ def tell(probes: Scores, floors: Mapping[str, Scores]) -> Truth:
 def _collapse(probes: Scores, floors: Mapping[str, Scores]) -> str:
     """Return a warning where nearly all samples have the same features."""
     rank, cosine = probes["effective-rank"], probes["mean-cosine"]
-    if rank >= LEAST_RANK and cosine <= MOST_COSINE:
+    before = floors.get(UNTRAINED, {})
+    narrower = rank <= before.get("effective-rank", 0.0) / 2
+    closer = cosine >= max(HIGH_COSINE, before.get("mean-cosine", 1.0) + MORE_COSINE)
+    if rank >= LEAST_RANK and cosine <= MOST_COSINE and not (narrower and closer):
         return ""
     fact = f"effective rank {rank:.1f}, mean cosine {cosine:.3f}"
+    fact += f"; untrained weights {before['effective-rank']:.1f}, {before['mean-cosine']:.3f}" if narrower and closer else ""
     if floors.get(PIXELS, {}).get("mean-cosine", 0.0) >= ALIKE:
         return f"The features are nearly the same for all images ({fact}), and so are the images: are they the right ones?"
     return f"The encoder has collapsed: its features are nearly the same for all images ({fact}); lower training.learning_rate."
@@ -100,7 +112,8 @@ def _site(probes: Scores, floors: Mapping[str, Scores]) -> tuple[str, str]:
     beside = f" ({', '.join(f'{name} {value:.0%}' for name, value in known.items())})" if known else ""
     fact = f"Of the ten nearest neighbours of an image, {own:.0%} come from its own site{beside}."
     pixels = max((known[name] for name in (PIXELS, PCA) if name in known), default=1.0)
-    if own < pixels + SITE_MARGIN:
+    # Where pixels tell most sites apart, half of the rest is far beyond them; what untrained weights show was not learnt.
+    if own < pixels + min(SITE_MARGIN, (1 - pixels) / 2) or own < known.get(UNTRAINED, 0.0) + LEARNT_SITE:
         return fact, ""
     return "", (
         f"The encoder has learnt to tell the sites apart far better than pixels do: {fact[0].lower()}{fact[1:-1]}; either "

@@ -24,7 +24,7 @@ from unisono.evaluation.clusters import cluster_balance
 from unisono.evaluation.kmeans import kmeans_clusters
 from unisono.evaluation.search import nearest_rows
 
-MOST_SAMPLES = 1000
+MOST_SAMPLES, FEWEST_SAMPLES = 1000, 250
 NEIGHBORS = 10
 CLUSTERS = 10
 """Clusters of k-means where nobody says how many; as many as the gallery shows."""

@@ -7,7 +7,7 @@ summed in order, so the result is bit-identical for any number of workers, and m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -86,11 +86,18 @@ class Accumulator:
     Args:
         shares: the method's declared shares.
         config: rule and weighting.
+        room: gives memory like a tensor for its sum, such as shared memory.
     """
 
-    def __init__(self, shares: Mapping[str, Share], config: AggregationConfig) -> None:
+    def __init__(
+        self,
+        shares: Mapping[str, Share],
+        config: AggregationConfig,
+        room: Callable[[Tensor], Tensor] = torch.empty_like,
+    ) -> None:
         self._shares = shares
         self._config = config
+        self._room = room
         self.sums: dict[str, dict[str, Tensor]] = {}
         self.weights: dict[str, float] = {}
         self.counts: dict[str, int] = {}
@@ -137,7 +144,7 @@ class Accumulator:
             self.metrics[name] = (total + value, total_weight + weight)
 
     def finish(self, server: Mapping[str, Tensors] | None = None) -> Aggregate:
-        """Return means, stacks and metrics of all clients added.
+        """Return means, stacks and metrics of all clients added; to be called once, as the sums become the means.
 
         Args:
             server: the server's groups; those of ROWS are needed.
@@ -172,7 +179,7 @@ class Accumulator:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = [(group, client_id, weight, Payload({group: tensors})) for group, client_id, weight, tensors in self.kept]
-        return {**self.__dict__, "sums": Payload(self.sums), "kept": kept}
+        return {**self.__dict__, "sums": Payload(self.sums), "kept": kept, "_room": torch.empty_like}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -186,11 +193,14 @@ class Accumulator:
 
     def _sum(self, group: str, tensors: Tensors, weight: float) -> None:
         if group not in self.sums:
-            self.sums[group] = {name: tensor * weight for name, tensor in tensors.items()}
+            self.sums[group] = {name: self._weighted(tensor, weight) for name, tensor in tensors.items()}
             self.weights[group] = weight
             return
         _add_to(self.sums[group], tensors, weight)
         self.weights[group] += weight
+
+    def _weighted(self, tensor: Tensor, weight: float) -> Tensor:
+        return torch.mul(tensor.detach(), weight, out=self._room(tensor)) if tensor.is_floating_point() else tensor * weight
 
     def _trusted_clients(self, apart: Mapping[str, Sequence[tuple[int, float, Tensors]]]) -> set[int]:
         """Return the clients that multi-Krum keeps, judged by all MEAN groups they sent together."""
@@ -243,4 +253,6 @@ def _add_to(sums: dict[str, Tensor], tensors: Tensors, weight: float = 1.0) -> N
 
 
 def _divided(sums: dict[str, Tensor], weight: float) -> Tensors:
-    return dict(zip(sums, torch._foreach_div(list(sums.values()), weight), strict=True)) if sums else {}
+    if sums:
+        torch._foreach_div_(list(sums.values()), weight)
+    return sums

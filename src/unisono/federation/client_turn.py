@@ -19,10 +19,12 @@ from unisono.core.mapped import Reference, is_mapped, referred
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Share, Update
 from unisono.core.wire import lay_out
+from unisono.data.partition import Rows
 from unisono.federation.aggregate import Accumulator
 from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.postprocess import RESIDUAL, Postprocessor
 from unisono.methods.training_loop import TrainingConfig
+from unisono.models.nets import lending
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ class FederatedDataset:
         self.samples = samples
         self.labels = labels
         self.num_clustered_rows = num_clustered_rows
-        self._rows = torch.cat(list(indices))
-        self._ends = [0, *torch.tensor([len(rows) for rows in indices]).cumsum(0).tolist()]
+        joined = Rows.of(indices)
+        self._rows = joined.rows
+        self._ends = [0, *joined.sizes.cumsum(0).tolist()]
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -123,13 +126,17 @@ def run_client(
     data: ClientData,
     ctx: Context,
     postprocessor: Postprocessor,
+    lent: bool = False,
 ) -> ClientResult:
-    """One client's answer, or a ClientError that names round, phase and client; a MethodError is no client's failure."""
+    """One client's answer, or a ClientError that names round, phase and client; a MethodError is no client's failure.
+
+    ``lent``: the update may hold the networks' own tensors, as the caller reads it before it runs another client.
+    """
     start = time.perf_counter()
     try:
         own = Payload({name: group for name, group in local.groups.items() if name != RESIDUAL}, local.scalars)
         before = _versions(received)
-        with _settings_kept():
+        with _settings_kept(), lending(lent):
             update, new_local = method.client_step(nets, received, own, data, ctx)
         _check_unwritten(method, received, before)
         if update.client_id != ctx.client_id:

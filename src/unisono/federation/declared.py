@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from unisono.core.config import Section
 from unisono.core.context import Context
@@ -17,6 +19,8 @@ from unisono.core.wire import lay_out
 
 LARGEST = 1e18
 """Largest number in an update; the square of a larger one, or its product with a weight, may overflow 32 bits."""
+SMALL = 1 << 16
+"""Numbers of a tensor up to which it is checked together with others."""
 RECORD_KEYS = frozenset(("round", "asked", "answered", "bytes_down", "bytes_up", "client", "phase", "samples"))
 """Names in the logs of a run that no metric may have."""
 
@@ -85,7 +89,7 @@ def _check_number(what: str, value: object) -> None:
     if not isinstance(value, int | float):
         raise ValueError(f"{what} must be a number, got {type(value).__name__}: tensors and arrays have item()")
     if not math.isfinite(value):
-        raise ValueError(f"{what} is {value}")
+        raise DivergedError(f"{what} is {value}")
 
 
 def own_rows(group: str, received: Payload, client_id: int) -> Tensors:
@@ -114,11 +118,20 @@ def check_finite(payload: Payload, largest: float = math.inf) -> None:
     floats = [(name, tensor) for name, tensor in payload.tensors() if tensor.is_floating_point() and tensor.numel()]
     if not floats:
         return
-    # The largest magnitude of a tensor that holds a NaN is NaN.
-    peaks = torch.stack([torch.stack(tensor.detach().aminmax()).double().abs().amax() for _, tensor in floats])
-    if not bool((torch.isfinite(peaks) & (peaks <= largest)).all()):
-        for (name, _), peak in zip(floats, peaks.tolist(), strict=True):
-            if not math.isfinite(peak):
-                raise DivergedError(f"{name} holds a value that is not finite")
-            if peak > largest:
-                raise DivergedError(f"{name} holds a value of {peak:.2g}, and {largest:.0g} is the most")
+    # Small tensors are looked at together, which is faster.
+    small = [tensor.detach().flatten() for _, tensor in floats if tensor.numel() <= SMALL]
+    parts = [tensor.detach() for _, tensor in floats if tensor.numel() > SMALL] + ([torch.cat(small)] if small else [])
+    if all(_peak(part) <= min(largest, sys.float_info.max) for part in parts):
+        return
+    for name, tensor in floats:
+        peak = _peak(tensor.detach())
+        if not math.isfinite(peak):
+            raise DivergedError(f"{name} holds a value that is not finite")
+        if peak > largest:
+            raise DivergedError(f"{name} holds a value of {peak:.2g}, and {largest:.0g} is the most")
+
+
+def _peak(tensor: Tensor) -> float:
+    """Return the largest magnitude; NaN if the tensor holds a NaN."""
+    low, high = torch.stack(tensor.aminmax()).tolist()
+    return max(-low, high) if not math.isnan(low) else math.nan

@@ -50,6 +50,8 @@ class CBAFed(LabelHead[CBAFedConfig]):
     """Labels where there are some, and predictions of the server's model that are confident for their class."""
 
     Config = CBAFedConfig
+    phase_names = ("count", "train")
+    single_phases = ("count",)
     defaults = {"aggregation": {"weighting": "uniform"}}
 
     @property

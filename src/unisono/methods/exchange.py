@@ -78,6 +78,8 @@ E = TypeVar("E", bound=ExchangeConfig, default=Any)
 class DataExchange(LocalTraining[E]):
     """Template: ``build_networks``, ``loss`` and ``represent`` make a method whose clients exchange points."""
 
+    phase_names = ("push", "offer", "train")
+    single_phases = ("push",)
     exchange_phases: ClassVar[tuple[str, ...]] = ("push", "offer")
 
     def setup(self) -> None:

@@ -50,6 +50,8 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
     """K-means whose clients share centroids and counts; on pixels, or on the features of a finished encoder."""
 
     Config = FederatedKMeansConfig
+    phase_names = (SEED, ASSIGN)
+    single_phases = (SEED,)
     shares = {
         "seeds": Share(Reduce.STACK, Reveals.STATISTICS),
         "totals": Share(Reduce.MEAN, Reveals.STATISTICS),

@@ -72,6 +72,8 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
     Config = FedMCCConfig
     defaults = {**ClusterHeads.defaults, "training": {**ClusterHeads.defaults["training"], "local_epochs": 5}}
     training_phases = (REPRESENT, CLUSTER)
+    phase_names = (REPRESENT, SEED, CLUSTER)
+    single_phases = (SEED,)
 
     def setup(self) -> None:
         super().setup()

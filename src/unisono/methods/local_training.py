@@ -25,7 +25,7 @@ from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig
 from unisono.models.backbones import Backbone, ModelConfig, is_part, make_backbone
 from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
-from unisono.models.nets import build_seeded, get_state, load_state, update_ema
+from unisono.models.nets import build_seeded, get_state, lent_state, load_state, update_ema
 from unisono.models.norms import batch_norm_learns
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
 from unisono.models.pretrained import TRUNK, load_pretrained
@@ -315,10 +315,14 @@ class LocalTraining(Method[C]):
                 optimizer=optimizer,
                 source=f"{self.name}.loss",
                 instance_pass=self.instance_pass,
+                keeps_moments=memory is not None,
             )
         if memory is not None:
             memory |= get_optimizer_state(optimizer, trained)
-        return Update(ctx.client_id, float(len(data)), Payload({name: get_state(nets[name]) for name in roles.shared}), metrics)
+        del optimizer  # its moments make room for copies
+        # A method with steps of its own may change the networks after this training.
+        read = lent_state if type(self).client_step is LocalTraining.client_step else get_state
+        return Update(ctx.client_id, float(len(data)), Payload({name: read(nets[name]) for name in roles.shared}), metrics)
 
     def update_targets(self, nets: nn.ModuleDict, phase: str) -> None:
         """Move the target networks of a phase towards their online networks; called in every step."""

@@ -114,6 +114,8 @@ class Orchestra(LocalTraining[OrchestraConfig]):
 
     views_at_input_size = False
     Config = OrchestraConfig
+    phase_names = ("cluster", "train")
+    single_phases = ("cluster",)
     defaults = {"views": {"preset": "orchestra"}}
     moves_targets_first = True
     target_networks = {"target_encoder": "encoder", "target_projector": "projector"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -17,7 +19,9 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
 from unisono.models.half_precision import Precision
+from unisono.models.optimizers import Optimizer
 
+T = TypeVar("T")
 LossTerms = Mapping[str, Tensor]
 """Named scalars of a loss; the one called ``loss`` is minimised, the others are logged."""
 Loss = Callable[["Batch", torch.Generator], Tensor | LossTerms]
@@ -59,7 +63,7 @@ class TrainingConfig(Section):
     )
     precision: Precision = Field(
         "fp32",
-        description="number format inside networks; all else is fp32. auto: bf16 if the processor multiplies it",
+        description="number format inside networks; all else is fp32. auto: bf16 if that is faster",
     )
     channels_last: bool = Field(
         False, description="memory format of all weights; our backbones keep activations in it anyway, which is as fast"
@@ -159,6 +163,15 @@ def batches(
         num_batches -= per_epoch
 
 
+def with_end(items: Iterator[T]) -> Iterator[tuple[T, bool]]:
+    """Yield every item, and whether it is the last one."""
+    waiting = list(islice(items, 1))
+    for item in items:
+        yield waiting.pop(), False
+        waiting.append(item)
+    yield from ((item, True) for item in waiting)
+
+
 def _num_batches(num_samples: int, training: TrainingConfig) -> int:
     """Return the number of batches of one pass over so many samples."""
     full, rest = divmod(num_samples, training.batch_size)
@@ -176,10 +189,11 @@ def train_locally(
     min_batch_size: int = 1,
     before_step: Callable[[], None] = lambda: None,
     after_step: Callable[[], None] = lambda: None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizer | None = None,
     anchor: Sequence[Tensor] | None = None,
     source: str = "loss",
     instance_pass: bool = False,
+    keeps_moments: bool = True,
 ) -> dict[str, float]:
     """Train in place and return the mean of every term over the steps that have it.
 
@@ -197,35 +211,44 @@ def train_locally(
         anchor: what FedProx pulls towards, in the order of ``parameters``; their present values where None.
         source: what the messages call the loss, such as ``simclr.loss``.
         instance_pass: as for ``batches``.
+        keeps_moments: whether the caller reads what ``optimizer`` remembers.
     """
+    forgets = optimizer is None or not keeps_moments
     optimizer = make_optimizer(training, parameters, learning_rate) if optimizer is None else optimizer
     scaler = torch.amp.GradScaler(ctx.device.type, enabled=training.precision == "fp16")
-    if training.proximal_weight and anchor is None:
-        anchor = [parameter.detach().clone() for parameter in parameters]
+    pull = None
+    if training.proximal_weight:
+        start = [parameter.detach().clone() for parameter in parameters] if anchor is None else anchor
+        pull = _pull(parameters, start, training.proximal_weight)
+    # Parts of a batch add to the gradients one after the other, and fp16 looks at all of them before a step.
+    stepping = training.precision != "fp16" and training.micro_batch is None and optimizer.is_large
     views = ctx.rng("views", ctx.device)
     sums: dict[str, Tensor] = {}
     counts: Counter[str] = Counter()
     num_steps = num_skipped = 0
-    for batch in batches(data, training, ctx.rng("order"), instance_pass):
-        if len(batch) < min_batch_size:
-            num_skipped += 1
-            continue
-        before_step()
-        terms = loss_terms(loss(batch, views), source)
-        if num_steps == 0:
-            _check_first(terms["loss"], batch, ctx, source)
-        optimizer.zero_grad()
-        scaler.scale(terms["loss"]).backward()
-        if training.proximal_weight and anchor is not None:
-            scaler.unscale_(optimizer)
-            _pull_towards(parameters, anchor, training.proximal_weight)
-        scaler.step(optimizer)
-        scaler.update()
-        after_step()
-        num_steps += 1
-        counts.update(terms.keys())
-        for name, term in terms.items():
-            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+    with optimizer.inside_backward(pull) if stepping else nullcontext():
+        for batch, is_last in with_end(batches(data, training, ctx.rng("order"), instance_pass)):
+            optimizer.is_last = is_last and forgets
+            if len(batch) < min_batch_size:
+                num_skipped += 1
+                continue
+            before_step()
+            terms = loss_terms(loss(batch, views), source)
+            if num_steps == 0:
+                _check_first(terms["loss"], batch, ctx, source)
+            optimizer.zero_grad()
+            scaler.scale(terms["loss"]).backward()
+            if pull is not None and not stepping:
+                scaler.unscale_(optimizer)  # type: ignore[arg-type]
+                for parameter in parameters:
+                    pull(parameter)
+            scaler.step(optimizer)  # type: ignore[arg-type]
+            scaler.update()
+            after_step()
+            num_steps += 1
+            counts.update(terms.keys())
+            for name, term in terms.items():
+                sums[name] = sums[name] + term.detach() if name in sums else term.detach()
     optimizer.zero_grad()  # gradients are as large as the networks: no room for them while the update is made
     metrics = {name: float(value) / counts[name] for name, value in sums.items()}
     if num_skipped:
@@ -275,18 +298,17 @@ def _check_first(loss: Tensor, batch: Batch, ctx: Context, source: str) -> None:
         raise MethodError(f"{source} returned {float(loss.detach())} for the first batch; return a finite number.")
 
 
-def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+def make_optimizer(training: TrainingConfig, parameters: list[nn.Parameter], learning_rate: float) -> Optimizer:
     """Return the optimiser that the table ``[training]`` describes, with nothing to remember yet."""
-    if training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=training.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters, lr=learning_rate, momentum=training.momentum, weight_decay=training.weight_decay, fused=True
-    )
+    return Optimizer(training.optimizer, parameters, learning_rate, training.weight_decay, training.momentum)
 
 
-def _pull_towards(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weight: float) -> None:
-    """Add the gradient of ``weight / 2 * |w - anchor|^2``."""
-    with torch.no_grad():
-        for parameter, start in zip(parameters, anchor, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter - start, alpha=weight)
+def _pull(parameters: list[nn.Parameter], anchor: Sequence[Tensor], weight: float) -> Callable[[nn.Parameter], None]:
+    """Return what adds the gradient of ``weight / 2 * |w - anchor|^2`` to that of a parameter."""
+    starts = dict(zip(parameters, anchor, strict=True))
+
+    def pull(parameter: nn.Parameter) -> None:
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach() - starts[parameter], alpha=weight)
+
+    return pull

@@ -18,8 +18,12 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def fitting_precision(precision: Precision, has_bf16: bool) -> Precision:
-    """Return bf16 or fp32 in place of ``auto``.
+SLOW_IN_HALF = ("cfcl-cnn",)
+"""Backbones so small that autocast costs more than bf16 saves on a CPU; ``benchmarks/precision.py`` measures all of them."""
+
+
+def fitting_precision(precision: Precision, has_bf16: bool, backbone: str, on_gpu: bool) -> Precision:
+    """Return bf16 or fp32 in place of ``auto``: by what is faster, from the names alone, so that it never changes by chance.
 
     ``benchmarks/precision-accuracy.json`` has what bf16 costs: nothing that five seeds of SimCLR and Orchestra could show on
     CIFAR-10.
@@ -27,10 +31,12 @@ def fitting_precision(precision: Precision, has_bf16: bool) -> Precision:
     Args:
         precision: as it was asked for.
         has_bf16: whether the processor multiplies bf16 itself.
+        backbone: name of the encoder.
+        on_gpu: whether clients compute on a GPU.
     """
     if precision != "auto":
         return precision
-    return "bf16" if has_bf16 else "fp32"
+    return "bf16" if has_bf16 and (on_gpu or backbone not in SLOW_IN_HALF) else "fp32"
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -6,7 +6,8 @@ are no part of it, because no mean of them makes sense, nor are non-persistent b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
+_lending = [False]
 
 
 def build_seeded(build: Callable[[], M], generator_seed: int) -> M:
@@ -33,6 +35,23 @@ def get_state(module: nn.Module) -> dict[str, Tensor]:
     return {
         name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in state_view(module).items()
     }
+
+
+@contextmanager
+def lending(allowed: bool) -> Iterator[None]:
+    """Let ``lent_state`` return the networks' own tensors inside the block, as who reads them does so at once."""
+    before, _lending[0] = _lending[0], allowed
+    try:
+        yield
+    finally:
+        _lending[0] = before
+
+
+def lent_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return the state as ``get_state`` does, but without a copy inside ``lending`` where none is needed."""
+    if not _lending[0]:
+        return get_state(module)
+    return {name: tensor.cpu().contiguous() for name, tensor in state_view(module).items()}
 
 
 def state_view(module: nn.Module) -> dict[str, Tensor]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
+
+from unisono.models.optimizers import Optimizer
 
 MARK = "#"
 """Separator between a parameter's name and the name of an optimiser value."""
 
 
-def get_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def get_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     """Return a copy of what the optimiser remembers of each parameter, such as moments and number of steps, on the CPU.
 
     Args:
-        optimizer: any of ``torch.optim``.
+        optimizer: of a client.
         parameters: those it works on, by name.
     """
     return {
@@ -26,9 +27,7 @@ def get_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[st
     }
 
 
-def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], state: Mapping[str, Tensor]
-) -> None:
+def load_optimizer_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], state: Mapping[str, Tensor]) -> None:
     """Load into a new optimiser what ``get_optimizer_state`` copied.
 
     Raises:

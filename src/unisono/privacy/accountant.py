@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -59,9 +59,12 @@ class UserLevelAccountant:
         self.sampling: Sampling = sampling
         self.num_clients = num_clients
         self.cohort_size = cohort_size
+        self.more_rounds: Callable[[], int] = lambda: 0
+        """Rounds beside those that are asked about: a real federation's that ended before their checkpoint."""
 
     def epsilon(self, num_rounds: int) -> float:
         """Return epsilon at ``delta`` after so many rounds, infinite without noise; only the first call is slow."""
+        num_rounds += self.more_rounds()
         if num_rounds == 0:
             return 0.0
         if self.noise_multiplier == 0:
@@ -79,7 +82,8 @@ class UserLevelAccountant:
             "none": "cohorts are not random, so nothing is gained by sampling",
         }
         return (
-            f"Over {num_rounds} rounds the noisy sums of model updates are ({self.epsilon(num_rounds):.4g}, {self.delta:g})-"
+            f"Over {num_rounds + self.more_rounds()} rounds the noisy sums of model updates are "
+            f"({self.epsilon(num_rounds):.4g}, {self.delta:g})-"
             f"differentially private for whole clients: neighbouring federations differ by {RELATIONS[self.sampling]}, "
             f"noise multiplier {self.noise_multiplier:g}, {draws[self.sampling]} (Renyi accounting); "
             "what clients send beside model updates is not covered."

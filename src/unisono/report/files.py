@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import DamagedFileError, write_atomically
+from unisono.runs.manifest import PAGES
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ReportFiles:
             if not good:
                 path.unlink(missing_ok=True)
                 dropped.append(f"report/{path.name}")
-        listed = [name for name in self._manifest.names() if name.startswith("report/")]
+        listed = [name for name in self._manifest.names() if name.startswith("report/") or name in PAGES]
         if listed:  # what is made anew is listed again by ``list_files``
             self._manifest.record((), forget=listed)
         return dropped
@@ -71,7 +72,7 @@ class ReportFiles:
     def list_files(self) -> None:
         """Renew what the manifest of a finished run says about the report's files."""
         if "environment.json" in self._manifest.names():
-            self._manifest.record([f"report/{path.name}" for path in self.path.glob("*") if path.is_file()])
+            self._manifest.record([*PAGES, *(f"report/{path.name}" for path in self.path.glob("*") if path.is_file())])
 
     def write(self, name: str, values: Mapping[str, Any]) -> None:
         """Replace ``name.json``."""

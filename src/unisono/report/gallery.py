@@ -69,7 +69,7 @@ def gallery_document(directory: RunDirectory, num_clusters: int | None = None) -
         f"Gallery of {directory.path.resolve().name}",
         f"{origin} Hover over a sample for its client.",
         sections,
-        tiles=[(f"{len(np.unique(groups)):,}", "clusters with samples"), (f"{len(groups):,}", "samples of the map")],
+        tiles=[(f"{len(np.unique(groups)):,}", "clusters with samples"), (f"{len(groups):,}", "samples, drawn from all")],
         assets={SPRITE: samples},
     )
 

@@ -26,7 +26,7 @@ def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = 
     model, training = tree["model"], tree["training"]
     server, privacy = tree["server"], tree["privacy"]
     steps, epochs = training.get("local_steps"), training.get("local_epochs")
-    local = _plural(steps, "step") if steps is not None else _plural(epochs, "epoch")
+    local = plural(steps, "step") if steps is not None else plural(epochs, "epoch")
     parameters = f", {about['parameters']:,} parameters" if about else ""
     noise = f", clipped to {privacy['clip_norm']:g}, noise x {privacy['noise_multiplier']:g}" if _is_private(tree) else ""
     recipe = tree.get("recipe", {})
@@ -44,7 +44,7 @@ def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = 
                 f"{training['learning_rate']:g}, views {tree['views']['preset']}",
             ),
             ("a round", f"{_cohort(tree)}; {tree['aggregation']['rule']}, {server['optimizer']}{noise}"),
-            ("length", f"{_plural(tree['federation']['rounds'], 'round')}, seed {tree['run']['seed']}"),
+            ("length", f"{plural(tree['federation']['rounds'], 'round')}, seed {tree['run']['seed']}"),
         ],
     )
 
@@ -64,7 +64,7 @@ def _data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _own_data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the facts of a federation's data; the recipe's data, split and shift are not used there."""
-    clients = _plural(tree["partition"]["num_clients"], "client")
+    clients = plural(tree["partition"]["num_clients"], "client")
     return [("federation", clients), ("data", f"the clients' own{', samples of ' + _shape(about) if about else ''}")]
 
 
@@ -89,7 +89,7 @@ def split_in_words(tree: Tree) -> str:
         "classes-per-client": f", {split['classes_per_client']} classes each",
         "quantity-skew": f" with sigma {split['sigma']:g}",
     }
-    return f"{_plural(split['num_clients'], 'client')}, {split['scheme']}{details.get(split['scheme'], '')}"
+    return f"{plural(split['num_clients'], 'client')}, {split['scheme']}{details.get(split['scheme'], '')}"
 
 
 def split_chart(split: Mapping[str, Any], classes: Sequence[str], client_names: Sequence[str]) -> Block:
@@ -160,5 +160,6 @@ def _is_private(tree: Tree) -> bool:
     return float(tree["privacy"]["noise_multiplier"]) > 0
 
 
-def _plural(number: int, word: str) -> str:
+def plural(number: int, word: str) -> str:
+    """Return a number with its noun, such as ``1 run`` or ``2 runs``."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

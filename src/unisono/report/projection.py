@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from unisono.core.progress import tell
+
 Array = NDArray[np.float64]
 ENOUGH_FOR_TSNE = 500
 MOST_DIMENSIONS = 50
@@ -35,12 +37,13 @@ def project(features: Sequence[Array], kind: Literal["tsne", "pca"], seed: int) 
         seed: of t-SNE.
     """
     places: list[Array] = []
-    for values in reversed(features):
+    for done, values in enumerate(reversed(features), start=1):
         components = principal_components(_unit(values), MOST_DIMENSIONS)
         after = places[0] if places else None
         found = _tsne(components, after, seed) if kind == "tsne" else components[:, :2]
         # The last round lies on its longer side, for screens are wider than high.
         places.insert(0, principal_components(found, 2) if after is None else turned_onto(found, after))
+        tell("drawing maps of samples", done, len(features))
     return [_in_unit_square(found) for found in places]
 
 

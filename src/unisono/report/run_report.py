@@ -70,19 +70,14 @@ def run_document(directory: RunDirectory, projection: Projection = "auto", statu
     split, samples = files.read("split"), files.read("samples")
     client_names = about.get("client_names", [])
     seed = int(tree["run"]["seed"])
+    warnings, learnt = _warnings(status, files, damaged), _against_floors(directory.floors, logs["metrics"])
+    overview = what_was_run(tree, about, of_federation=directory.of_federation)
     return document(
         directory.path.resolve().name,
         _subtitle(tree, about, directory.of_federation),
         [
-            section(
-                "run",
-                "What was run",
-                [
-                    *_warnings(status, files, damaged),
-                    *_against_floors(directory.floors, logs["metrics"]),
-                    what_was_run(tree, about, of_federation=directory.of_federation),
-                ],
-            ),
+            section("learnt", "What was learnt", [*warnings, *learnt] if learnt else []),
+            section("run", "What was run", [overview] if learnt else [*warnings, overview]),
             section("data", "Data", _data(split, about.get("classes", []), client_names)),
             section("curves", "Curves", curve_blocks(logs["metrics"]), note=how_to_add_scores(logs["metrics"])),
             section("map", "Map", [map_block(files, projection, seed), sheet_block(files), _gallery(directory)]),

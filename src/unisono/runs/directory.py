@@ -16,12 +16,14 @@ from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import DamagedFileError, JsonLines, explained, remove_tree, write_atomically
 from unisono.runs.locks import is_locked
-from unisono.runs.manifest import LASTING, MANIFEST_FILE, Manifest
+from unisono.runs.manifest import LASTING, MANIFEST_FILE, PAGES, Manifest
 from unisono.runs.probe_layers import ProbeLayers
 
 REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "failures", "timings")
 
 
+FEDERATION_FILE = "federation.json"
+"""Name of the run on its federation; a simulation has none."""
 FLOORS_FILE = "floors.json"
 """Scores of raw pixels, their PCA and untrained weights, by floor and probe."""
 START_FILE = "start.json"
@@ -50,8 +52,14 @@ class RunDirectory:
         self._lock: IO[bytes] | None = None
 
     @staticmethod
-    def create(path: Path, config: Mapping[str, Any]) -> RunDirectory:
-        """Make the directory; refuse one that holds anything."""
+    def create(path: Path, config: Mapping[str, Any], federation: Mapping[str, Any] | None = None) -> RunDirectory:
+        """Make the directory; refuse one that holds anything.
+
+        Args:
+            path: where.
+            config: the resolved config. It is written last: from then on there is a run.
+            federation: content of ``federation.json``, for a run on a real federation.
+        """
         with explained(path):
             if path.exists() and not _is_unused(path):
                 raise UserError(
@@ -60,6 +68,8 @@ class RunDirectory:
                 )
             path.mkdir(parents=True, exist_ok=True)
         directory = RunDirectory(path)
+        if federation is not None:
+            directory.write_json(FEDERATION_FILE, federation)
         directory.save_config(config)
         return directory
 
@@ -83,11 +93,12 @@ class RunDirectory:
         write_atomically(self.path / "config.toml", content)
 
     def check_config(self) -> None:
-        """Raise a UserError if ``config.toml`` is not the one that the run was started with."""
+        """Raise a DamagedFileError if ``config.toml`` is not the one that the run was started with."""
         if self.manifest.problem("config.toml") is not None:
-            raise UserError(
-                f"{self.path / 'config.toml'} was changed after the run began, so it would go on as another run: undo the "
-                f"change, or start a new run with 'unisono run {self.path}/config.toml --name NEW'."
+            raise DamagedFileError(
+                f"{self.path / 'config.toml'} was changed after the run began, so it tells of another run: undo the "
+                f"change, or start a new run with 'unisono run {self.path}/config.toml --name NEW'. Its other files are not "
+                "affected."
             )
 
     def check_data(self, fingerprint: str) -> None:
@@ -102,7 +113,12 @@ class RunDirectory:
 
     @property
     def config_tree(self) -> Tree:
-        """The resolved config as it was saved; runs from before probes had caps look at all samples."""
+        """The resolved config as it was saved; runs from before probes had caps look at all samples.
+
+        Raise a DamagedFileError if the file has changed since. A manifest that is damaged itself says nothing about it.
+        """
+        if not self.manifest.is_damaged:
+            self.check_config()
         tree = read_toml(self.path / "config.toml")
         if "evaluation" in tree and "max_test_samples" not in tree["evaluation"]:
             tree["evaluation"] = {"max_train_samples": 0, "max_test_samples": 0, **tree["evaluation"]}
@@ -181,7 +197,7 @@ class RunDirectory:
     @property
     def of_federation(self) -> bool:
         """True if the run was on a real federation, whose samples are with its clients."""
-        return (self.path / "federation.json").is_file()
+        return (self.path / FEDERATION_FILE).is_file()
 
     @property
     def command_to_continue(self) -> str:
@@ -254,6 +270,16 @@ class RunDirectory:
         self.record_logs()
         return notes
 
+    def damage(self) -> list[str]:
+        """Return a sentence about each damaged file that tells of the run: its logs and tables."""
+        logs = self.intact_logs()[1]
+        if self.manifest.is_damaged:
+            return logs
+        others = {*self.log_files, *PAGES}
+        names = [name for name in self.manifest.names() if "/" not in name and name not in others]
+        problems = {name: self.manifest.problem(name) for name in names}
+        return [*logs, *(f"{self.path / name} {problem}." for name, problem in problems.items() if problem)]
+
     @property
     def log_files(self) -> list[str]:
         """Names of the logs' files."""
@@ -278,9 +304,11 @@ class RunDirectory:
 
 def _is_unused(path: Path) -> bool:
     """Return whether a directory holds nothing but what a run leaves that is killed before its config is written."""
-    return path.is_dir() and all(
-        file.name == MANIFEST_FILE or (file.name.startswith(".") and file.name.endswith(".tmp")) for file in path.iterdir()
-    )
+
+    def is_left(name: str) -> bool:
+        return name in (MANIFEST_FILE, FEDERATION_FILE) or (name.startswith(".") and name.endswith(".tmp"))
+
+    return path.is_dir() and all(is_left(file.name) for file in path.iterdir())
 
 
 def _unset(config: Mapping[str, Any]) -> str:

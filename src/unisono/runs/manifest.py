@@ -15,7 +15,8 @@ LOG = ".jsonl"
 """Ending of files that only grow: their first bytes are recorded, as many as there were."""
 LASTING = ("config.toml", "run_info.json", "start.json")
 """Files that do not change once they are written; they are listed from the first checkpoint on."""
-FINAL = ("floors.json", "privacy.json", "environment.json", "model/*", "report/*", "clusters/*")
+PAGES = ("report.html", "gallery.html")
+FINAL = (*PAGES, "floors.json", "privacy.json", "environment.json", "model/*", "report/*", "clusters/*")
 """Files that change until the run is finished; they are listed from then on."""
 
 
@@ -36,6 +37,15 @@ class Manifest:
     def exists(self) -> bool:
         """True if there is one; runs that were put together by hand have none."""
         return (self._directory / MANIFEST_FILE).is_file()
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if it cannot be read."""
+        try:
+            self._read()
+        except DamagedFileError:
+            return True
+        return False
 
     def names(self) -> list[str]:
         """Return the files that are listed, sorted."""

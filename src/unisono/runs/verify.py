@@ -9,6 +9,7 @@ from unisono.runs.directory import RunDirectory
 from unisono.runs.files import DamagedFileError
 from unisono.runs.manifest import MANIFEST_FILE
 
+STATUSES = ("finished", "failed", "running", "waiting for clients", "starting")
 DAMAGED = "is damaged, so other files cannot be checked; remove it to go on without its checks"
 
 
@@ -33,6 +34,12 @@ def verify(directory: RunDirectory) -> dict[str, str | None]:
             found["config.toml"] = None if directory.config_tree else "is empty"
         except UserError as error:
             found["config.toml"] = str(error)
+    if (directory.path / "status.json").exists() and found[MANIFEST_FILE] != DAMAGED:
+        try:
+            known = directory.read_json("status.json").get("status") in STATUSES
+            found["status.json"] = None if known else "names no state that a run can be in"
+        except UserError:
+            found["status.json"] = "is damaged; 'unisono resume' writes it anew"
     checkpoints = directory.checkpoints()
     for round in checkpoints.rounds():
         try:

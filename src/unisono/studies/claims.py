@@ -11,7 +11,7 @@ otherwise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,9 +20,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from unisono.core.config import Section, closest, make_section, read_toml
+from unisono.core.config import Section, make_section, read_toml
 from unisono.core.errors import UserError
-from unisono.studies.study import SCALES, UNTRAINED, Scale, list_studies
+from unisono.studies.study import SCALES, Scale
 
 FORMAT = 1
 """Version of the format of claims that this program reads."""
@@ -118,6 +118,7 @@ class ClaimConfig(Section):
     floors_on: Literal["all", "plus", "last"] = Field("all", description="cells that must be above: all, plus, the last")
     scale: Scale = Field(description="that at which it is to be judged")
     priority: Literal["headline", "main", "minor"] = Field(description="headline and main claims are corrected together")
+    earlier: str = Field("", description="the verdict of the first page of claims, whose encoders knew less than raw pixels")
     note: str = Field("", description="what a reader of the verdict should know")
 
     def metrics_at(self, scale: str) -> tuple[str, ...]:
@@ -211,17 +212,13 @@ def check_claim(claim: ClaimConfig) -> None:
                 refuse(f"its sides have {' and '.join(map(str, sorted(sizes)))} cells, which cannot go together")
 
 
-def unknown_names(claim: ClaimConfig) -> list[str]:
-    """Return a sentence for each study, variant, setting and metric of a claim that no scale of its study has."""
-    found = []
-    for scale in dict.fromkeys([claim.scale, *claim.at]):
-        contrast, metrics = claim.contrast_at(scale), claim.metrics_at(scale)
-        for own, side in contrast.sides:
-            found += _unknown(claim, side.study or claim.study, side, (own,) if own else metrics)
-        if contrast.kind == "correlation":
-            side = SideConfig(variant=contrast.within, setting=())
-            found += _unknown(claim, claim.study, side, (str(contrast.x), str(contrast.y)))
-    return list(dict.fromkeys(found))
+def cells_of_claim(claim: ClaimConfig) -> dict[str, list[tuple[str, str]]]:
+    """Return variants and settings of the cells that a claim reads at its own scale, by study; of a correlation none."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for _, side in claim.contrast_at(claim.scale).sides:
+        known = found.setdefault(side.study or claim.study, [])
+        known += [cell for cell in side.cells if cell not in known]
+    return found
 
 
 def as_list(names: Names) -> tuple[str, ...]:
@@ -243,25 +240,3 @@ def _matched(contrast: ContrastConfig) -> Iterator[tuple[SideConfig, SideConfig]
     for pair in (contrast.first, contrast.second):
         if pair is not None:
             yield pair.plus, pair.minus
-
-
-def _unknown(claim: ClaimConfig, study: str, side: SideConfig, metrics: Sequence[str]) -> list[str]:
-    studies = list_studies()
-    if study not in studies:
-        return [f"{claim.id}: there is no study {study!r}.{closest(study, studies)}"]
-    tree = read_toml(studies[study])
-    tables = [tree["study"], *tree.get("scale", {}).values()]
-    known = {
-        "variant": [UNTRAINED, *(str(values["name"]) for values in tree.get("variant", []))],
-        "setting": [str(values["name"]) for values in tree.get("setting", [])] or [WHOLE],
-        "metric": list(dict.fromkeys(name for table in tables for name in table.get("metrics", ()))),
-    }
-    wanted = {"variant": as_list(side.variant), "setting": as_list(side.setting), "metric": metrics}
-    if side.constants:
-        wanted = {"metric": metrics}
-    return [
-        f"{claim.id}: the study {study} has no {kind} {name!r}.{closest(name, known[kind])} Known: {', '.join(known[kind])}."
-        for kind, names in wanted.items()
-        for name in names
-        if name not in known[kind]
-    ]

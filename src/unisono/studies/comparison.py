@@ -74,7 +74,7 @@ class Comparison:
         for metric in self.metrics:
             for group, difference, corrected in self.differences(metric):
                 ends = [signed(end, metric) for end in difference.interval or ()]
-                said = [" to ".join(ends) or UNSAID, number(self._could_see(difference), metric) or UNSAID]
+                said = [" to ".join(ends) or UNSAID, number(self._could_see(difference, metric), metric) or UNSAID]
                 said.append(_p(corrected))
                 if difference.mean is not None:
                     rows.append([group.label, metric, signed(difference.mean, metric), str(difference.num_pairs), *said])
@@ -96,8 +96,9 @@ class Comparison:
             sentences.append(f"Whether they are significant cannot be said where there are {'; or '.join(reasons)}.")
         return " ".join(sentences)
 
-    def _could_see(self, difference: Difference) -> float | None:
-        return difference.could_see(len(self.groups) - 1)
+    def _could_see(self, difference: Difference, metric: str) -> float | None:
+        """Return what could have been seen after the correction for all groups with a p-value."""
+        return difference.could_see(sum(p is not None for _, _, p in self.differences(metric)))
 
     def number_table(self) -> TextTable:
         """Return everything as numbers with all digits, for other programs: a row per metric and group, no unit, no percent."""
@@ -109,7 +110,7 @@ class Comparison:
                 for name, scores in self.floors.items()
                 if metric in scores
             ]
-            found = {group.label: self._numbers(difference, p) for group, difference, p in self.differences(metric)}
+            found = {group.label: self._numbers(difference, p, metric) for group, difference, p in self.differences(metric)}
             for group in self.groups:
                 summary, unfinished = group.summary(metric), group.unfinished
                 counts = [len(summary.values), len(group.runs), len(group.runs) - len(unfinished)]
@@ -117,10 +118,10 @@ class Comparison:
                 rows.append([group.label, metric, *own, *found.get(group.label, [""] * len(DIFFERENCE_HEADS))])
         return TextTable(heads, rows, num_names=2)
 
-    def _numbers(self, difference: Difference, corrected: float | None) -> list[str]:
+    def _numbers(self, difference: Difference, corrected: float | None, metric: str) -> list[str]:
         """Return the cells below ``DIFFERENCE_HEADS``."""
         ends = difference.interval or (None, None)
-        said = [*ends, self._could_see(difference), difference.t_test, corrected]
+        said = [*ends, self._could_see(difference, metric), difference.t_test, corrected]
         return list(map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *said]))
 
     def as_markdown(self) -> str:
@@ -164,7 +165,7 @@ class Comparison:
                     "deviation": difference.deviation,
                     "pairs": difference.num_pairs,
                     "interval": difference.interval,
-                    "could_see": self._could_see(difference),
+                    "could_see": self._could_see(difference, metric),
                     "t_test": difference.t_test,
                     "corrected": corrected,
                     "reason": difference.reason,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unisono.report.blocks import Block, Series, code, document, lines, section, table
 from unisono.report.html import render
+from unisono.report.overview import plural
 from unisono.studies.comparison import Comparison
 from unisono.studies.figure import axis_name, shown
 from unisono.studies.history import AXES, in_percent, logged_name
@@ -35,7 +36,7 @@ def comparison_report(comparison: Comparison, command: str = "") -> str:
         section("repeat", "Repeat it", [code("", command)] if command else []),
     ]
     num_runs = sum(len(group.runs) for group in comparison.groups)
-    subtitle = f"{num_runs} runs in {len(comparison.groups)} groups"
+    subtitle = f"{plural(num_runs, 'run')} in {plural(len(comparison.groups), 'group')}"
     return render(document("Comparison of runs", subtitle, sections))
 
 

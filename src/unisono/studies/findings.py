@@ -100,7 +100,7 @@ def _table(cells: Sequence[CellNumbers], metric: str) -> str:
     places = {(cell.variant, cell.setting): cell for cell in cells}
     rows = []
     for floor in (PIXELS, UNTRAINED):
-        by_setting = {cell.setting: cell.floors.get(floor, {}).get(metric) for cell in cells}
+        by_setting = {cell.setting: cell.floor(floor, metric) for cell in cells}
         if (floor, settings[0]) not in places and any(value is not None for value in by_setting.values()):
             rows.append([floor, "", *(number(by_setting[setting], metric) for setting in settings)])
     for variant in dict.fromkeys(cell.variant for cell in cells):

@@ -90,7 +90,7 @@ def _add_floors(axes: Axes, cells: Sequence[CellNumbers], metric: str) -> None:
     """Draw the mean of raw pixels and of untrained weights over all cells."""
     for floor, style in FLOORS.items():
         rows = [cell.mean(metric) for cell in cells if cell.variant == floor]
-        found = rows or [cell.floors.get(floor, {}).get(metric) for cell in cells]
+        found = rows or [cell.floor(floor, metric) for cell in cells]
         known = [value for value in found if value is not None]
         level = shown(sum(known) / len(known), metric) if known else None
         if level is not None:

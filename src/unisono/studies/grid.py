@@ -111,12 +111,12 @@ def select(cells: Sequence[Cell], study: Study, names: Iterable[str]) -> list[Ce
     Args:
         cells: to choose from.
         study: theirs.
-        names: of variants and settings, in any case of letters.
+        names: of variants and settings, in any case of letters, or as directories of runs have them (``label-skew``).
     """
     variants: set[str] = set()
     settings: set[str] = set()
-    known = {name.lower(): (name, variants) for name in study.row_names}
-    known |= {name.lower(): (name, settings) for name in study.setting_names}
+    kinds = [(name, variants) for name in study.row_names] + [(name, settings) for name in study.setting_names]
+    known = {slug(name): (name, kind) for name, kind in kinds} | {name.lower(): (name, kind) for name, kind in kinds}
     for name in names:
         if name.lower() not in known:
             raise UserError(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono.core.errors import UserError
+from unisono.evaluation.config import NEED_LABELS
 from unisono.runs.directory import START_FILE, RunDirectory
 from unisono.runs.evaluation import PREFIX
 from unisono.studies.study import Axis
@@ -35,10 +36,7 @@ AXES: dict[Axis, str] = {
 """Axes of a curve, and their labels. The delay is the transmission and the measured computation of the exchange."""
 COUNTED: tuple[Axis, ...] = ("rounds", "megabytes")
 """Axes that a run moves along by whole rounds, so that nothing lies between two evaluations."""
-PERCENT = (
-    "linear", "linear-sgd", "linear-adam", "knn", "labels-10", "finetune-1", "finetune-10", "cluster-accuracy", "nmi", "ari",
-    "kmeans-accuracy", "kmeans-nmi", "kmeans-ari",
-)  # fmt: skip
+PERCENT = (*NEED_LABELS, "cluster-accuracy", "nmi", "ari", "kmeans-accuracy", "kmeans-nmi", "kmeans-ari")
 """Metrics that papers print in percent."""
 _NUMBER = r"[0-9.eE+-]+"
 _TIME_TO_TARGET = re.compile(rf"(?P<axis>[a-z]+) to (?P<metric>\S+) (?P<value>{_NUMBER})")

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -57,7 +57,7 @@ class CellNumbers:
         config: hash of the options, whatever the seed.
         values: by metric.
         unreached: by metric such as ``rounds to knn 0.6``, for runs that never got there: the end of the run.
-        floors: means over seeds, by floor and metric.
+        floors: by floor and metric.
         looks: by metric and round, where the study draws curves.
         problems: what is wrong with a run, by seed.
         seconds: by the clock, of the run's rounds; 0 for a copy of another study's run.
@@ -69,7 +69,7 @@ class CellNumbers:
     config: str = ""
     values: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     unreached: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    floors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    floors: Mapping[str, Mapping[str, Sequence[float | None]]] = field(default_factory=dict)
     looks: Mapping[str, Mapping[str, Sequence[float | None]]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     seconds: Sequence[float] = ()
@@ -90,6 +90,11 @@ class CellNumbers:
         """Return the mean over seeds; None without a value."""
         values = self.by_seed(metric)
         return statistics.fmean(values.values()) if values else None
+
+    def floor(self, name: str, metric: str) -> float | None:
+        """Return a floor as the runs measured it, the mean over seeds; None where none did."""
+        known = [value for value in self.floors.get(name, {}).get(metric, ()) if value is not None]
+        return (known[0] if len(set(known)) == 1 else statistics.fmean(known)) if known else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers as JSON, without what is empty."""
@@ -122,12 +127,21 @@ def read_numbers(path: Path) -> Numbers:
         tree = json.loads(path.read_text(encoding="utf-8"))
         if tree.get("format", FORMAT) != FORMAT:
             raise UserError(f"{path} has format {tree['format']}, and this unisono reads format {FORMAT}.")
-        cells = [CellNumbers(**values) for values in tree["cells"]]
+        cells = [_read_cell(values) for values in tree["cells"]]
         return Numbers(tree["study"], tree["scale"], {(cell.variant, cell.setting): cell for cell in cells})
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} holds no results of a study: {type(error).__name__}: {error}.") from error
+
+
+def _read_cell(tree: dict[str, Any]) -> CellNumbers:
+    """Return the numbers of a cell; a floor that is one number, as it used to be, is that of every seed."""
+    floors = {
+        floor: {metric: value if isinstance(value, list) else [value] * len(tree["seeds"]) for metric, value in scores.items()}
+        for floor, scores in tree.get("floors", {}).items()
+    }
+    return CellNumbers(**{**tree, "floors": floors})
 
 
 def cell_numbers(runs: Sequence[FinishedRun], metrics: Mapping[str, str], curves: bool) -> CellNumbers:
@@ -207,16 +221,16 @@ def _problem(run: FinishedRun) -> str:
     return FEWER_CLUSTERS if wanted is not None and numbers and min(numbers) < wanted else ""
 
 
-def _floors(runs: Iterable[FinishedRun], names: Mapping[str, str]) -> dict[str, dict[str, float]]:
+def _floors(runs: Sequence[FinishedRun], names: Mapping[str, str]) -> dict[str, dict[str, list[float | None]]]:
     measured = [RunDirectory(run.cell.path).floors for run in runs]
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, list[float | None]]] = {}
     # A run that goes on from another's encoder measures that encoder before its first round, which is not untrained.
     begun = any(run.cell.config().model.pretrained for run in runs)
     for floor in (PIXELS,) if begun else (PIXELS, UNTRAINED):
         for metric, name in names.items():
-            scores = [score[name] for floors in measured if name in (score := floors.get(floor, {}))]
-            if scores:
-                found.setdefault(floor, {})[metric] = float(f"{statistics.fmean(scores):.{DIGITS}g}")
+            scores = [_kept(floors.get(floor, {}).get(name)) for floors in measured]
+            if any(score is not None for score in scores):
+                found.setdefault(floor, {})[metric] = scores
     return found
 
 

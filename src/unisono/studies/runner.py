@@ -22,9 +22,9 @@ from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
 
 UNCOMPARED = ("format", "recipe", "engine", "report", "track")
+"""Tables that change no number of a run."""
 ALIKE = ("evaluation.max_train_samples", "evaluation.max_test_samples")
 """Options that all cells have alike; results from before they existed stay valid."""
-"""Tables that change no number of a run."""
 
 
 class CellStatus(StrEnum):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unisono.evaluation.config import FRACTIONS
 from unisono.evaluation.floors import PIXELS, UNTRAINED
 from unisono.studies.claims import ClaimConfig, ContrastConfig
 from unisono.studies.contrasts import UsedCell, cell_name
 from unisono.studies.history import in_percent, logged_name
 from unisono.studies.results import number
 
-WITHOUT_PIXELS = ("finetune-1", "finetune-10")
+WITHOUT_PIXELS = tuple(FRACTIONS)
 """Metrics that raw pixels cannot have: there is no network to train."""
 ROOM = 2.0
 """Margins by which an encoder must be above its untrained weights, so that a claim of equality has something to lose."""
@@ -96,12 +97,12 @@ def _floor(used: UsedCell, floor: str, metric: str) -> float | None:
 
     Runs that go on from another's encoder have raw pixels alone: untrained weights are then those of another row.
     """
-    own = used.cell.floors.get(floor, {}).get(metric)
+    own = used.cell.floor(floor, metric)
     row = used.study.cells.get((floor, used.cell.setting))
     if own is not None or row is not None:
         return own if own is not None or row is None else row.mean(metric)
     others = used.study.cells.values() if floor == UNTRAINED and PIXELS in used.cell.floors else ()
-    found = [cell.floors.get(floor, {}).get(metric) for cell in others if cell.setting == used.cell.setting]
+    found = [cell.floor(floor, metric) for cell in others if cell.setting == used.cell.setting]
     return next((value for value in found if value is not None), None)
 
 

@@ -6,6 +6,7 @@ import pickle
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,7 +87,8 @@ class Subject:
             before, random_before = (to_bytes(received), to_bytes(local)), global_randomness()
             update, new_local = step(nets, received, local, data, ctx)
             touched = next((name for name, state in global_randomness().items() if random_before[name] != state), None)
-            steps.append(Step(ctx, received, local, before, update, new_local, touched))
+            # Networks lend their tensors to an update; what is looked at later must be a copy.
+            steps.append(Step(ctx, received, local, before, deepcopy(update), new_local, touched))
             return update, new_local
 
         federation.method.client_step = watched  # type: ignore[method-assign]

@@ -34,7 +34,7 @@ class Raising:
     [
         (ClientError(0, "train", 1, "the loss is NaN", "where it was"), "the loss is NaN", "where it was"),
         (UserError("No consent."), "No consent.", ""),
-        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero", "Traceback"),
+        (ZeroDivisionError("by zero"), "the client failed; its own log says why", ""),
     ],
 )
 def test_an_error_becomes_a_failure_with_its_reason(kind: str, error: Exception, reason: str, details: str) -> None:
@@ -49,4 +49,4 @@ def test_an_error_becomes_a_failure_with_its_reason(kind: str, error: Exception,
     assert not reply.has_error()
     failure = reply.content.config_records["failure"]
     assert failure["reason"] == reason
-    assert str(failure["details"]).startswith(details)
+    assert failure["details"] == details

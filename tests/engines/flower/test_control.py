@@ -12,8 +12,9 @@ pytest.importorskip("flwr")
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import make_node_key
 from unisono.engines.flower import control as module
-from unisono.engines.flower.control import Control, key_bytes
+from unisono.engines.flower.control import Control
 from unisono.engines.flower.internals import RegisteredNode
+from unisono.engines.flower.nodes import key_bytes
 
 
 class FakeClient:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +15,23 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
+from tests.attacks import attack
 from tests.engines.flower.grid import InstantGrid
 from tests.engines.flower.opening import open_tiny, tiny_terms
 from tests.recorder import Recorder
 from unisono.core.context import Context
 from unisono.core.payload import Payload
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
-from unisono.engines.flower.messages import SERIALISATION, answer_content, payload_of, payload_record, read_request
+from unisono.engines.flower.messages import (
+    SERIALISATION,
+    answer_content,
+    failure_content,
+    payload_of,
+    payload_record,
+    read_request,
+    with_checksum,
+)
+from unisono.engines.flower.pace import Pace
 from unisono.engines.flower.simulated_client import SimulatedClient
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.cohort import CohortConfig, draw_cohort
@@ -55,7 +67,12 @@ class AllHere:
 
 
 def run(
-    spoil: Spoil = lambda content: content, rounds: int = 2, away: Sequence[int] = (), screen: float = 0.0, **policy: Any
+    spoil: Spoil = lambda content: content,
+    rounds: int = 2,
+    away: Sequence[int] = (),
+    screen: float = 0.0,
+    now: Callable[[], float] = time.monotonic,
+    **policy: Any,
 ) -> tuple[ServerState, Recorder]:
     handler = SimulatedClient(open_tiny)
 
@@ -69,6 +86,7 @@ def run(
     aggregation = tiny.setup.aggregation.model_copy(update={"screen": screen})
     held = ServerPolicy(tiny.method, tiny.setup.postprocessor, aggregation, poll=0.0, **policy)
     engine = FlowerEngine(grid, AllHere(away), held, tiny_terms(METHOD, TOLERANT))  # type: ignore[arg-type]
+    engine.pace = Pace(held.timeout, now=now)
     federation = RoundLoop(tiny.method, engine, ClientStateStore(), tiny.config.loop, 0)
     recorder = Recorder()
     return federation.run(federation.initial_state(), [recorder], rounds), recorder
@@ -96,6 +114,7 @@ def spoil_answer(**values: Any) -> Spoil:
     def spoil(content: RecordDict) -> RecordDict:
         told = json.loads(str(content.config_records["answer"]["answer"]))
         content["answer"] = ConfigRecord({"answer": json.dumps({**told, **values})})
+        with_checksum(content)
         return content
 
     return spoil
@@ -130,10 +149,13 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "nan weight": (spoil_answer(weight=float("nan")), "the weight is nan"),
     "nan metric": (spoil_answer(metrics={"loss": float("inf")}), "metric loss is inf"),
     "metrics that are no numbers": (spoil_answer(metrics={"loss": "low"}), "ValueError"),
+    "many metrics": (spoil_answer(metrics={f"m{n}": 1.0 for n in range(33)}), "at most 32 metrics"),
+    "a metric with a long name": (spoil_answer(metrics={"m" * 65: 1.0}), "at most 64 characters"),
     "somebody else": (spoil_answer(client=0), "client 0's"),
     "not bytes of ours": (raw(b"garbage"), "damaged"),
     "other serialisation": (raw(b"x", "numpy.ndarray"), "serialised"),
-    "empty": (lambda content: RecordDict(), "KeyError"),
+    "empty": (lambda content: with_checksum(RecordDict()), "KeyError"),
+    "no checksum": (lambda content: RecordDict(), "no checksum of its texts"),
     "flower's error": (lambda content: Error(3, "process died"), "process died"),
 }
 
@@ -150,10 +172,31 @@ def test_a_hostile_answer_is_left_out_and_said_to_be(name: str) -> None:
     assert same_bits(state, without)
 
 
+@attack("B8", "Gives a reason of any length that controls terminals", "300 printable characters are kept")
+def test_a_reason_is_short_and_printable() -> None:
+    _, recorder = run(lambda content: failure_content("\x1b[2J no\n" + "x" * 10_000, "y" * 10**6), rounds=1)
+    (reason,) = reasons(recorder)
+    assert reason.startswith("[2J nox")
+    assert len(reason) < 300
+    assert len(recorder.records[0].failures[0].details) == 20_000
+
+
 def test_a_straggler_is_given_up_at_the_deadline() -> None:
     state, recorder = run(lambda content: None, rounds=1, timeout=0.3)
     assert reasons(recorder) == ["no answer within 0.3 s"]
     assert same_bits(state, run(lambda content: Error(1, "away"), rounds=1)[0])
+
+
+@attack("B9", "Takes a request and never answers, in every round", "one short deadline each; no longer asked after three")
+def test_a_client_that_hangs_costs_one_short_deadline() -> None:
+    """It was fast before, so the server does not give it all the time that there is."""
+    answers, clock = iter([True]), itertools.count(step=20)
+    _, recorder = run(
+        lambda content: content if next(answers, False) else None, rounds=2, timeout=3600.0, now=lambda: float(next(clock))
+    )
+    (reason,) = reasons(recorder)
+    assert 60 <= float(reason.removeprefix("no answer within ").removesuffix(" s")) < 600
+    assert [record.num_answered for record in recorder.records] == [4, 3]
 
 
 def test_a_client_that_is_away_is_not_waited_for() -> None:

@@ -160,7 +160,7 @@ app.add_middleware.assert_called_once_with("guard")
 assert sys.argv == ["flower-superlink", "--insecure"]
 print("guarded")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=600)
     assert done.stdout == "guarded\n", done.stderr
 
 

@@ -12,8 +12,8 @@ from flwr.app import Error, Message
 
 from tests.engines.flower.grid import InstantGrid
 from unisono.core.errors import UserError
-from unisono.engines.flower.membership import FlowerMembership
-from unisono.engines.flower.messages import failure_content, read_values, values_content
+from unisono.engines.flower.membership import DAMAGED_SECONDS, SILENT, FlowerMembership
+from unisono.engines.flower.messages import DAMAGED, failure_content, read_values, values_content
 
 KEYS = {b"key 0": 0, b"key 1": 1, b"key 2": 2}
 
@@ -111,6 +111,22 @@ def test_a_node_whose_answer_fails_is_asked_again() -> None:
     assert list(membership.available()) == [0]
 
 
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_a_node_whose_message_was_damaged_is_asked_again(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    now = [0.0]
+    monkeypatch.setattr("unisono.engines.flower.membership.time.monotonic", lambda: now[0])
+    damaged = values_content("description", described(0))
+    damaged.config_records["description"]["values"] = "{"
+    nodes = Nodes({70: failure_content(DAMAGED) if way == "there" else damaged})
+    nodes.grid.nodes = {70: b"key 0"}
+    membership = nodes.membership()
+    membership.refresh()
+    assert any("damaged on their way" in note for note in nodes.notes)
+    nodes.says[70] = described(0)
+    now[0] = DAMAGED_SECONDS + 1
+    assert list(membership.available()) == [0]
+
+
 def test_nobody_at_all_ends_the_run_with_a_sentence() -> None:
     membership = Nodes({}).membership()
     with pytest.raises(UserError, match="No client is connected"):
@@ -156,3 +172,19 @@ def test_a_client_that_does_not_work_now_is_left_alone_until_then(monkeypatch: p
         membership.heard(client, "refused: not-now")
     with pytest.raises(UserError, match=r"No client is willing to work now \(client 0, client 1 will be later\)"):
         membership.available()
+
+
+def test_a_client_that_is_silent_three_times_rests_for_ten_rounds() -> None:
+    nodes = Nodes({70: described(0), 80: described(1)})
+    nodes.grid.nodes = {70: b"key 0", 80: b"key 1"}
+    membership = nodes.membership()
+    for reason in (SILENT, SILENT, "", SILENT, SILENT):
+        membership.heard(1, reason)
+        assert list(membership.available()) == [0, 1], "three times in a row"
+    membership.heard(1, SILENT)
+    assert [list(membership.available()) for _ in range(11)] == [[0]] * 10 + [[0, 1]]
+    assert sum("client 1 has missed 3 times in a row" in note for note in nodes.notes) == 1
+    for _ in range(3):
+        membership.heard(1, SILENT)
+    membership.wanted = 2
+    assert list(membership.available()) == [0, 1], "nobody rests while too few others are there"

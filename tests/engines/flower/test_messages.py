@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
 
 pytest.importorskip("flwr")
 
+from flwr.app import RecordDict
+
 from tests.core.payloads import PAYLOADS, same
 from unisono.core.context import Context
+from unisono.core.errors import ClientError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import to_bytes
 from unisono.engines.flower.messages import (
     INLINE,
+    TEXTS,
     RequestBuilder,
     answer_content,
+    failure_content,
     payload_of,
     payload_record,
     read_answer,
@@ -28,8 +35,6 @@ from unisono.federation.client_turn import ClientResult, ClientStats
 
 @given(PAYLOADS)
 def test_a_payload_comes_back(payload: Payload) -> None:
-    from flwr.app import RecordDict
-
     content = RecordDict({"update": payload_record(payload)})
     assert same(payload_of(content, "update"), payload)
     assert same(payload_of(content, "nothing"), Payload())
@@ -67,6 +72,48 @@ def test_values_come_back_or_say_they_are_missing() -> None:
     assert read_values(content, "question") == {"shape": [1, 2]}
     with pytest.raises(ValueError, match="holds no 'scores'"):
         read_values(content, "scores")
+
+
+def _messages() -> dict[str, tuple[Callable[[], RecordDict], Callable[[RecordDict], object]]]:
+    """One message of each kind, and its reader."""
+    update = Update(2, 9.0, Payload({"a": {"x": torch.arange(3.0)}}), {"loss": 0.5})
+    stats = ClientStats(2, 9, 1, 1, 1.5, {}, {"policy": "p" * 64})
+    received, ctx = Payload({"a": {"x": torch.zeros(3)}}), Context(0, 1, "train", 2)
+    return {
+        "request": (lambda: RequestBuilder(ctx, '{"lr": 0.1}', received, {"nonce": "n"}).build(2), read_request),
+        "answer": (
+            lambda: answer_content(ClientResult(update, Payload(), stats, {"key": "k"})),
+            lambda content: read_answer(content, received, ctx),
+        ),
+        "failure": (lambda: failure_content("no data", "trace"), lambda content: read_answer(content, received, ctx)),
+        "values": (lambda: values_content("question", {"shape": [1, 2]}), lambda content: read_values(content, "question")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["request", "answer", "failure", "values"])
+def test_a_flipped_bit_in_any_text_is_noticed_and_said(kind: str) -> None:
+    make, read = _messages()[kind]
+    places = [
+        (name, key, position)
+        for name, record in make().config_records.items()
+        for key, value in record.items()
+        if isinstance(value, str)
+        for position in range(len(value))
+    ]
+    assert len(places) > 10
+    for name, key, position in places:
+        content = make()
+        text = str(content.config_records[name][key])
+        content.config_records[name][key] = text[:position] + chr(ord(text[position]) ^ 1) + text[position + 1 :]
+        with pytest.raises((ValueError, ClientError), match="damaged on their way"):
+            read(content)
+
+
+def test_a_message_without_a_checksum_is_refused() -> None:
+    content = values_content("question", {"shape": [1, 2]})
+    del content[TEXTS]
+    with pytest.raises(ValueError, match="no checksum of its texts: both sides need the same version"):
+        read_values(content, "question")
 
 
 def test_a_large_payload_comes_back_in_chunks() -> None:

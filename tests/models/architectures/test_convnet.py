@@ -110,14 +110,3 @@ def test_impossible_options_are_named(options, message):
 def test_series_are_refused():
     with pytest.raises(UserError, match=r"takes images.*resnet1d"):
         make((3, 128))
-
-
-@pytest.mark.parametrize(("norm", "half", "last"), [("batch", True, True), ("group", True, False), ("group", False, True)])
-def test_group_norm_in_half_precision_keeps_the_default_memory_format(norm, half, last):
-    net = make_backbone(ModelConfig(backbone="convnet", norm=norm), (3, 32, 32), (0.5,), (0.25,))
-    formats = []
-    for layer in (part for part in net.modules() if isinstance(part, nn.ReLU)):
-        layer.register_forward_hook(lambda *seen: formats.append(seen[2].is_contiguous(memory_format=torch.channels_last)))
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
-        net(torch.rand(2, 3, 32, 32))
-    assert formats[:3] == [last] * 3

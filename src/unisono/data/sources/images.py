@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,22 @@ Size = tuple[int, int]
 """Height and width."""
 Problem = tuple[Path, str]
 """A file that cannot be read, and the reason."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The bytes of an image file that lie in another file.
+
+    Args:
+        path: a name for messages, such as a.parquet#7.
+        content: of the file.
+    """
+
+    path: Path
+    content: bytes
+
+
+File = Path | Packed
 
 
 def list_images(paths: Iterable[Path | str]) -> list[Path]:
@@ -79,7 +97,7 @@ def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze
 
 
 def read_readable(
-    files: Sequence[Path],
+    files: Sequence[File],
     channels: int | None,
     size: Size | None,
     squeeze: bool = False,
@@ -119,7 +137,7 @@ def read_readable(
                 images = torch.empty(len(files), *image.shape, dtype=dtype or image.dtype)
             if image.shape != images.shape[1:]:
                 raise UserError(
-                    f"{files[position]} has {_edges(image)} but {files[kept[0]]} has {_edges(images[0])}: "
+                    f"{_path(files[position])} has {_edges(image)} but {_path(files[kept[0]])} has {_edges(images[0])}: "
                     f"set {'data.image_size' if image.shape[0] == images.shape[1] else 'data.channels'}."
                 )
             if dtype is None and DEPTHS.index(image.dtype) > DEPTHS.index(images.dtype):
@@ -128,7 +146,7 @@ def read_readable(
             kept.append(position)
     if images is None:
         images = torch.empty(0, channels or 3, *(size or (1, 1)), dtype=dtype or torch.uint8)
-    return images[: len(kept)], kept, [(files[position], problems[position]) for position in sorted(problems)]
+    return images[: len(kept)], kept, [(_path(files[position]), problems[position]) for position in sorted(problems)]
 
 
 def read_thumbnails(files: Sequence[Path], edge: int, squeeze: bool = False) -> Tensor:
@@ -137,7 +155,7 @@ def read_thumbnails(files: Sequence[Path], edge: int, squeeze: bool = False) -> 
     return torch.cat([with_channels(image, 3) for image in images])
 
 
-def read_image(file: Path, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
+def read_image(file: File, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
     """Return one file as uint8, uint16 or floats of shape (channels, height, width), upright as its EXIF data say.
 
     Args:
@@ -146,13 +164,13 @@ def read_image(file: Path, channels: int | None, size: Size | None = None, squee
         size: what it is centre-cropped and resized to; None leaves it as it is.
         squeeze: resize without the crop.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        deep = read_deep(file)
+        deep = read_deep(file) if isinstance(file, Path) else None
         if deep is not None:
             return _fitted(torch.from_numpy(np.ascontiguousarray(deep)), channels, size, squeeze)
-        with Image.open(file) as image:
+        with Image.open(file if isinstance(file, Path) else io.BytesIO(file.content)) as image:
             if size is not None:
                 # A JPEG decodes much faster at a fraction of its size; twice the target leaves the quality to resizing.
                 image.draft("L" if channels == 1 else "RGB", (2 * max(size), 2 * max(size)))
@@ -160,7 +178,8 @@ def read_image(file: Path, channels: int | None, size: Size | None = None, squee
     except MissingPackageError:
         raise
     except (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise UnreadableImagesError([(file, str(error).rstrip("."))], 1) from error
+        reason = "no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error).rstrip(".")
+        raise UnreadableImagesError([(_path(file), reason)], 1) from error
 
 
 def image_tensor(image: Image, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
@@ -204,6 +223,10 @@ def _walk(folder: Path) -> Iterable[Path]:
     for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(place, name) for name in files if not name.startswith("."))
+
+
+def _path(file: File) -> Path:
+    return file if isinstance(file, Path) else file.path
 
 
 def _edges(image: Tensor) -> str:

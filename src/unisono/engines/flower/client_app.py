@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload
 from unisono.engines.flower.messages import (
+    FAILED,
     Request,
     answer_content,
     failure_content,
@@ -21,6 +23,8 @@ from unisono.engines.flower.messages import (
 )
 from unisono.engines.flower.sums import ACTION, read_step, reply_content
 from unisono.federation.client_turn import ClientResult
+
+log = logging.getLogger("unisono.client")
 
 
 class ClientHandler(Protocol):
@@ -86,5 +90,6 @@ def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
     except UserError as error:
         content = failure_content(str(error))
     except Exception as error:
-        content = failure_content(f"{type(error).__name__}: {error}", traceback.format_exc())
+        log.error("%s: %s\n%s", type(error).__name__, error, traceback.format_exc())
+        content = failure_content(FAILED)
     return Message(content, reply_to=message)

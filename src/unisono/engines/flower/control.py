@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from unisono.core.errors import UserError
 from unisono.engines.flower.internals import SuperLinkClient
+from unisono.engines.flower.nodes import key_bytes
 
 
 class Control:
@@ -65,12 +65,3 @@ class Control:
     def stop(self, run_id: int) -> None:
         """Stop a run."""
         self._client.stop_run(run_id)
-
-
-def key_bytes(public_key: str) -> bytes:
-    """Return a public key as Flower compares it.
-
-    Args:
-        public_key: one line, as OpenSSH writes it.
-    """
-    return load_ssh_public_key(public_key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

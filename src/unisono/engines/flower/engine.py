@@ -19,8 +19,9 @@ from unisono.core.context import Context
 from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload
-from unisono.engines.flower.membership import Membership
-from unisono.engines.flower.messages import EMPTY, RequestBuilder, read_answer
+from unisono.engines.flower.membership import SILENT, Membership
+from unisono.engines.flower.messages import EMPTY, RequestBuilder, failure_of, read_answer
+from unisono.engines.flower.pace import Pace
 from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
 from unisono.federation.client_turn import ClientResult, accept_update
@@ -40,7 +41,7 @@ class ServerPolicy:
         method: gives the declared shares.
         postprocessor: undoes clipping and compression.
         aggregation: rule and weights.
-        timeout: seconds until a client counts as failed; None waits for ever.
+        timeout: seconds until a client counts as failed; None waits for ever. A client that was faster lately gets less.
         max_message_mib: largest answer that is read, in MiB.
         poll: seconds between two looks for answers.
     """
@@ -68,6 +69,9 @@ class FlowerEngine:
         self._membership = membership
         self._policy = policy
         self._run_spec = run_spec
+        self.pace = Pace(policy.timeout)
+        self.on_phase: Callable[[PhaseTask], None] = lambda task: None
+        """Called before the clients of a phase are asked."""
 
     @property
     def num_clients(self) -> int:
@@ -83,6 +87,7 @@ class FlowerEngine:
 
     def run_phase(self, task: PhaseTask, callbacks: Sequence[Callback] = ()) -> PhaseResult:
         """Run every client of the task and reduce their updates, shard by shard in order."""
+        self.on_phase(task)
         shards = _Shards(
             self._policy, task, {client: self._membership.num_samples(client) for client in task.clients}, callbacks
         )
@@ -123,32 +128,42 @@ class FlowerEngine:
         """
         timeout = min((t for t in (self._policy.timeout, most_seconds) if t is not None), default=None)
         waiting: dict[str, int] = {}
+        limits: dict[int, float | None] = {}
+        pace, is_training = self.pace, kind == "train"
         for client_id, content in requests.items():
             node = self._membership.node_of(client_id)
             if node is None:
                 settle(client_id, None, "it is not connected")
                 continue
+            limits[client_id] = pace.limit(client_id, ctx.phase) if is_training else timeout
             sent = list(self._grid.push_messages([Message(content, node, kind, ttl=timeout, group_id=str(ctx.round))]))
             if sent and sent[0]:
                 waiting[sent[0]] = client_id
             else:
                 settle(client_id, None, "the message could not be sent")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        began = pace.now()
+
+        def lose(client_id: int, reason: str) -> None:
+            self._membership.heard(client_id, SILENT)
+            settle(client_id, None, reason)
+
         while waiting:
             for reply in self._pull(waiting):
                 client = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if client is None:
                     continue
                 if reply.has_error():
-                    settle(client, None, f"Flower's error {reply.error.code}: {reply.error.reason}")
+                    lose(client, f"Flower's error {reply.error.code}: {reply.error.reason}")
                     continue
-                if "failure" in reply.content.config_records:
-                    self._membership.heard(client, str(reply.content.config_records["failure"].get("reason", "")))
+                failure = failure_of(reply.content)
+                self._membership.heard(client, failure or "")
+                if failure is None and is_training:
+                    pace.took(client, ctx.phase, pace.now() - began)
                 settle(client, reply.content, "")
-            if waiting and deadline is not None and time.monotonic() > deadline:
-                for client in waiting.values():
-                    settle(client, None, f"no answer within {timeout:g} s")
-                return
+            late = {number: limits[client] for number, client in waiting.items()}
+            for number, limit in late.items():
+                if limit is not None and pace.now() - began > limit:
+                    lose(waiting.pop(number), f"no answer within {limit:g} s")
             if waiting:
                 time.sleep(self._policy.poll)
 

@@ -6,6 +6,7 @@ keeps data, networks and imports between messages, and looks at no code but its 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import traceback
@@ -16,7 +17,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from unisono.engines.flower.internals import TaskQueue, TaskSession
-from unisono.engines.flower.messages import failure_content
+from unisono.engines.flower.messages import FAILED, failure_content
+
+log = logging.getLogger("unisono.client")
 
 
 def serve_tasks(
@@ -65,8 +68,9 @@ def _do(app: ClientApp, session: TaskSession, turn: threading.Lock) -> None:
                 reply = app(message=message, context=context)
             failure = ""
         except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-            reply = Message(failure_content(failure, traceback.format_exc()), reply_to=message)
+            log.error("%s: %s\n%s", type(error).__name__, error, traceback.format_exc())
+            failure = FAILED
+            reply = Message(failure_content(FAILED), reply_to=message)
         session.push(reply, context)
     finally:
         session.finish(context, failure)

@@ -6,15 +6,16 @@ A new client of a real federation describes its data before it may train; a simu
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from unisono.core.errors import UserError
-from unisono.engines.flower.messages import read_values, values_content
+from unisono.engines.flower.messages import DAMAGED, check_texts, failure_of, read_values, values_content
 from unisono.federation.client_turn import FederatedDataset
 
 Description = Mapping[str, Any]
@@ -24,6 +25,11 @@ AdmissionCheck = Callable[[int, Description], str | None]
 """Return why a client cannot take part, from its description; None if it can."""
 
 QUERY_SECONDS = 300.0
+DAMAGED_SECONDS = 5.0
+"""Time until a node is asked again whose message was damaged on its way."""
+SILENT = "silent"
+"""Said of a client that has let a deadline pass, or was lost."""
+MOST_STRIKES, REST_ROUNDS = 3, 10
 SOON = 30.0
 """Seconds that the start of a run waits for a client that cannot yet."""
 
@@ -45,7 +51,7 @@ class Membership(Protocol):
         """Return the number of samples that a client owns."""
 
     def heard(self, client_id: int, reason: str) -> None:
-        """Take note of why a client has not answered."""
+        """Take note of what a client said: nothing if it did its work, why it did not, or ``SILENT``."""
 
 
 class SimulatedMembership:
@@ -83,7 +89,7 @@ class SimulatedMembership:
 @dataclass
 class _Asked:
     node: int
-    since: float = field(default_factory=time.monotonic)
+    since: float
 
 
 class FlowerMembership:
@@ -119,6 +125,8 @@ class FlowerMembership:
         self.retry_delay: RetryDelay = lambda reason: None
         self._later: dict[int, float] = {}
         self._paused: dict[int, float] = {}
+        self._strikes: Counter[int] = Counter()
+        self._resting: dict[int, int] = {}
         self.admission_check: AdmissionCheck = lambda client_id, description: None
         self.wanted = 1
         self.patience = 0.0
@@ -139,7 +147,7 @@ class FlowerMembership:
                 continue
             sent = list(self._grid.push_messages([Message(self._question, node, "query", ttl=QUERY_SECONDS)]))
             if sent and sent[0]:
-                self._asked[sent[0]] = _Asked(node)
+                self._asked[sent[0]] = _Asked(node, time.monotonic())
         self._collect(nodes)
 
     def wait(self, wanted: int, seconds: float) -> None:
@@ -182,7 +190,7 @@ class FlowerMembership:
                 client for client in self.descriptions if self._nodes[client] in self._online and client not in self._paused
             )
             if len(present) >= self.wanted:
-                return present
+                return self._without_resting(present)
             if time.monotonic() >= deadline:
                 if present:
                     return present
@@ -190,6 +198,12 @@ class FlowerMembership:
                 state = f"is willing to work now ({away} will be later)" if away else "is connected"
                 raise UserError(f"No client {state}, after {self.patience:g} s: see 'unisono deploy status'.")
             time.sleep(1.0)
+
+    def _without_resting(self, present: list[int]) -> list[int]:
+        """Leave out clients that have missed often, if enough others are there; count one round of their rest."""
+        self._resting = {client: rounds - 1 for client, rounds in self._resting.items() if rounds > 0}
+        others = [client for client in present if client not in self._resting]
+        return others if len(others) >= self.wanted else present
 
     def node_of(self, client_id: int) -> int | None:
         """Return the node that a client lives on, None where it is away."""
@@ -201,10 +215,23 @@ class FlowerMembership:
         return int(self.descriptions.get(client_id, {}).get("samples", 0))
 
     def heard(self, client_id: int, reason: str) -> None:
-        """Leave a client alone for a while if that is what it asks for."""
+        """Leave a client alone for a while if that is what it asks for, or if it has been silent three times in a row."""
+        if reason == SILENT:
+            self._count_silence(client_id)
+            return
+        self._strikes.pop(client_id, None)
         delay = self.retry_delay(reason)
         if delay is not None:
             self._paused[client_id] = time.monotonic() + delay
+
+    def _count_silence(self, client_id: int) -> None:
+        self._strikes[client_id] += 1
+        if self._strikes[client_id] >= MOST_STRIKES:
+            self._strikes[client_id] = 0
+            self._resting[client_id] = REST_ROUNDS
+            self._on_note(
+                f"client {client_id} has missed {MOST_STRIKES} times in a row and is not asked in the next {REST_ROUNDS} rounds"
+            )
 
     def _collect(self, nodes: Mapping[int, bytes]) -> None:
         if not self._asked:
@@ -218,8 +245,9 @@ class FlowerMembership:
                 continue  # asked again at the next look
             client_id = None if self._keys is None else self._keys[nodes[asked.node]] if asked.node in nodes else None
             try:
-                if "failure" in reply.content.config_records:
-                    self._refuse(client_id, asked.node, str(reply.content.config_records["failure"]["reason"]))
+                check_texts(reply.content)
+                if (failure := failure_of(reply.content)) is not None:
+                    self._refuse(client_id, asked.node, failure)
                     continue
                 description = read_values(reply.content, "description")
                 client_id = int(description["client"]) if client_id is None else client_id
@@ -246,7 +274,7 @@ class FlowerMembership:
         self._refuse(client_id, self._nodes[client_id], reason)
 
     def _refuse(self, client_id: int | None, node: int, reason: str) -> None:
-        delay = self.retry_delay(reason)
+        delay = DAMAGED_SECONDS if DAMAGED in reason else self.retry_delay(reason)
         if delay is None:
             self._silent.add(node)
         else:

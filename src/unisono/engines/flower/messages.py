@@ -2,12 +2,15 @@
 
 A large payload is an array of bytes, which Flower cuts into chunks that its transport takes. Since Flower addresses objects by
 their hash, what all clients receive is a record of its own, and sent to the link once.
+
+Payloads carry a checksum of their own. The texts of a message have one together, in the record ``texts``.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +19,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from unisono.core.context import Context
-from unisono.core.errors import ClientError
+from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import from_bytes, to_bytes
 from unisono.federation.client_turn import ClientResult, ClientStats
@@ -25,6 +28,13 @@ SERIALISATION = "unisono.payload"
 INLINE = 2**21
 """Bytes up to which a payload is one object: every object costs Flower a request or two on each stretch of its way."""
 EMPTY = Payload()
+MOST_REASON, MOST_DETAILS = 300, 20_000
+"""Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
+MOST_METRICS, MOST_NAME = 32, 64
+TEXTS = "texts"
+"""The record that holds the checksum of all texts of a message."""
+FAILED = "the client failed; its own log says why"
+"""All that a server hears of a failure that nobody foresaw: its text could name paths, or quote samples."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,34 @@ def payload_of(content: RecordDict, name: str, limit: int | None = None) -> Payl
     return from_bytes(value)
 
 
+DAMAGED = "the texts of a message were damaged on their way (their checksum is wrong)"
+
+
+class DamagedMessageError(UserError, ValueError):
+    """A message whose texts are not those that were sent."""
+
+
+def with_checksum(content: RecordDict) -> RecordDict:
+    """Add the checksum of its texts to a message."""
+    content[TEXTS] = ConfigRecord({"sum": _texts_sum(content)})
+    return content
+
+
+def check_texts(content: RecordDict) -> None:
+    """Raise a ValueError unless the texts of a message are those that were sent."""
+    told = content.config_records[TEXTS].get("sum") if TEXTS in content.config_records else None
+    if not isinstance(told, int):
+        raise ValueError("the message carries no checksum of its texts: both sides need the same version of unisono")
+    if told != _texts_sum(content):
+        raise DamagedMessageError(DAMAGED)
+
+
+def _texts_sum(content: RecordDict) -> int:
+    records = content.config_records
+    texts = [[name, key, value] for name in records for key, value in records[name].items() if isinstance(value, str)]
+    return zlib.crc32(json.dumps(sorted(texts)).encode())
+
+
 class RequestBuilder:
     """Requests of one phase, with what all of them carry encoded once.
 
@@ -125,17 +163,21 @@ class RequestBuilder:
         for name, payload in (("routed", routed), ("local", local)):
             if _is_filled(payload):
                 content[name] = payload_record(payload)
-        return content
+        return with_checksum(content)
 
 
 def read_request(content: RecordDict) -> Request:
-    """Return the request that ``RequestBuilder.build`` wrote."""
+    """Return the request that ``RequestBuilder.build`` wrote; raise a ValueError if its place is no such thing."""
+    check_texts(content)
     place = json.loads(str(content.config_records["place"]["place"]))
+    seed, number, phase, client = (place[name] for name in ("seed", "round", "phase", "client"))
+    if not isinstance(phase, str) or any(type(value) is not int for value in (seed, number, client)):
+        raise ValueError("a request names seed, round and client by whole numbers, and its phase by a word")
     return Request(
-        place["seed"],
-        place["round"],
-        place["phase"],
-        place["client"],
+        seed,
+        number,
+        phase,
+        client,
         str(content.config_records["terms"]["terms"]),
         payload_of(content, "broadcast"),
         payload_of(content, "routed"),
@@ -159,12 +201,12 @@ def answer_content(answer: ClientResult) -> RecordDict:
     content = RecordDict({"answer": ConfigRecord({"answer": json.dumps(told)}), "update": payload_record(update.payload)})
     if _is_filled(answer.local):
         content["local"] = payload_record(answer.local)
-    return content
+    return with_checksum(content)
 
 
 def failure_content(reason: str, details: str = "") -> RecordDict:
     """Return the message of a client that could not answer."""
-    return RecordDict({"failure": ConfigRecord({"reason": reason, "details": details})})
+    return with_checksum(RecordDict({"failure": ConfigRecord({"reason": reason, "details": details})}))
 
 
 def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int | None = None) -> ClientResult:
@@ -178,21 +220,22 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         ctx: names round, phase and client.
         limit: most bytes to read of an update, and of a local state.
     """
-    if "failure" in content.config_records:
-        failure = content.config_records["failure"]
-        reason, details = str(failure.get("reason", "no reason given")), str(failure.get("details", ""))
-        raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, details)
     try:
+        check_texts(content)
+        if (reason := failure_of(content)) is not None:
+            raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, _details(content))
         told = json.loads(str(content.config_records["answer"]["answer"]))
         if told["client"] != ctx.client_id:
             raise ValueError(f"the answer is client {told['client']}'s")
+        if len(told["metrics"]) > MOST_METRICS or any(len(str(name)) > MOST_NAME for name in told["metrics"]):
+            raise ValueError(f"an answer has at most {MOST_METRICS} metrics, with names of at most {MOST_NAME} characters")
         metrics = {str(name): _finite(f"metric {name}", value) for name, value in told["metrics"].items()}
         payload = payload_of(content, "update", limit)
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
         local = payload_of(content, "local", limit)
         samples, seconds = int(told["samples"]), _finite("the time", told["seconds"])
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))
     stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics, owner)
@@ -200,13 +243,36 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
     return ClientResult(update, local, stats, card if isinstance(card, dict) else None)
 
 
+def failure_of(content: RecordDict) -> str | None:
+    """Return why a client could not answer, as logs and pages can take it; None if it did."""
+    if "failure" not in content.config_records:
+        return None
+    return told_text(content.config_records["failure"].get("reason", "no reason given"), MOST_REASON)
+
+
+def _details(content: RecordDict) -> str:
+    return told_text(content.config_records["failure"].get("details", ""), MOST_DETAILS, lines=True)
+
+
+def told_text(value: Any, most: int, lines: bool = False) -> str:
+    """Return a client's words without what could fill a log or control a terminal.
+
+    Args:
+        value: what came.
+        most: characters that are kept.
+        lines: whether ends of lines are kept.
+    """
+    return "".join(c for c in str(value)[:most] if c.isprintable() or (lines and c == "\n"))
+
+
 def values_content(name: str, values: Mapping[str, Any]) -> RecordDict:
     """Return plain values under a name; ``read_values`` undoes it."""
-    return RecordDict({name: ConfigRecord({"values": json.dumps(dict(values))})})
+    return with_checksum(RecordDict({name: ConfigRecord({"values": json.dumps(dict(values))})}))
 
 
 def read_values(content: RecordDict, name: str) -> dict[str, Any]:
     """Return what ``values_content`` wrote; raise a ValueError if there is none."""
+    check_texts(content)
     try:
         return dict(json.loads(str(content.config_records[name]["values"])))
     except (LookupError, TypeError) as error:

@@ -40,7 +40,7 @@ from unisono.privacy.ring import Ring
 from unisono.privacy.secure_sum import MIN_COHORT, Card, Verify, all_metrics
 from unisono.privacy.secure_sum_server import ServerSum, VoidSumError
 
-STEP_SECONDS = 120.0
+STEP_SECONDS = 60.0
 """Time for a step after the first, in which clients do not train."""
 MOST_WORDS = 2**31
 OUTLIER = 10.0
@@ -116,6 +116,7 @@ class SecureEngine(FlowerEngine):
         groups = masked_groups(self._policy.method, task.ctx)
         if not groups:
             return super().run_phase(task, callbacks)
+        self.on_phase(task)
         round_sum = _RoundSum(self, task, groups)
         try:
             round_sum.run()

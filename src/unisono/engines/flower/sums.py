@@ -18,7 +18,7 @@ from unisono.core.context import Context
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Reduce
 from unisono.core.wire import to_bytes
-from unisono.engines.flower.messages import payload_of, payload_record, read_values, values_content
+from unisono.engines.flower.messages import check_texts, failure_of, payload_of, payload_record, read_values, values_content
 from unisono.federation.declared import sent_shares
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
 from unisono.privacy.masked_vector import Layout, Template, default_limits, narrow_limits
@@ -104,9 +104,9 @@ def reply_content(values: Values, payload: Payload) -> RecordDict:
 
 def read_step(content: RecordDict) -> dict[str, Any]:
     """Return the values of a step, or of the answer to it; raise a ValueError with the reason if a client gives none."""
-    failure = content.config_records.get("failure")
-    if failure is not None:
-        raise ValueError(str(failure.get("reason", "no reason given"))[:300])
+    check_texts(content)
+    if (failure := failure_of(content)) is not None:
+        raise ValueError(failure)
     return read_values(content, ACTION)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unisono.core.config import Section, make_section
 from unisono.models.backbones import ModelConfig, backbones, image_shape
+from unisono.models.memory_format import fitting_format
 from unisono.models.norms import NormOf
 
 FIRST_WIDTH, LAST_WIDTH = 32, 256
@@ -50,8 +51,9 @@ class Convnet(nn.Module):
         self, in_channels: int, sides: tuple[int, int], widths: tuple[int, ...], norm: NormOf, options: ConvnetOptions
     ) -> None:
         super().__init__()
-        slow_in_half = isinstance(norm(widths[0]), nn.GroupNorm)
-        self.stages = nn.Sequential(ChannelsLast(slow_in_half))
+        few_pixels = in_channels == 1 and max(sides) < 32 and options.depth == 1
+        channels_last = fitting_format(norm(widths[0]), few_pixels)
+        self.stages = nn.Sequential(channels_last)
         channels = in_channels
         for width in widths:
             stage = nn.Sequential()
@@ -60,7 +62,7 @@ class Convnet(nn.Module):
                 stage.append(nn.Conv2d(channels, width, 3, stride, padding=1, bias=False))
                 if len(self.stages) == 1 and position == 0:
                     # The memory format of one-channel images is ambiguous: the convolution then answers in the default one.
-                    stage.append(ChannelsLast(slow_in_half))
+                    stage.append(channels_last)
                 stage.append(norm(width))
                 stage.append(nn.ReLU(inplace=True))
                 channels = width
@@ -88,22 +90,6 @@ class Convnet(nn.Module):
         """
         x = self.stages(images)
         return self.linear(torch.flatten(x, 1) if self.flatten else x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
-
-
-class ChannelsLast(nn.Module):
-    """Change of memory format alone; none in half precision on a CPU before norms that are slow in it.
-
-    Args:
-        slow_in_half: whether the norms are; ``benchmarks/precision.py`` shows that GroupNorm is.
-    """
-
-    def __init__(self, slow_in_half: bool) -> None:
-        super().__init__()
-        self.slow_in_half = slow_in_half
-
-    def forward(self, x: Tensor) -> Tensor:
-        plain = self.slow_in_half and x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        return x if plain else x.contiguous(memory_format=torch.channels_last)
 
 
 @backbones.register("convnet")

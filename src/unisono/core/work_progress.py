@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ class WorkProgress:
         now = time.monotonic()
         if what != self._what or done < self._done:
             self.clear()
-            self._what, self._begun, self._shown = what, now, now - PAUSE[self._redrawn]
+            self._what, self._begun, self._shown = what, now, -math.inf
         self._done = done
         if now - self._begun < self._slow or now - self._shown < PAUSE[self._redrawn]:
             return

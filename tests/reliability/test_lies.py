@@ -1,0 +1,140 @@
+"""One client of a federation says anything at all: the run goes on, it is counted within bounds or left out by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from tests.core.payloads import PAYLOADS
+from tests.engines.flower.grid import InstantGrid
+from tests.federation.counting import Counting, Diary
+from unisono.core.payload import Payload
+from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.messages import answer_content, payload_record, read_request, with_checksum
+from unisono.federation.aggregate import AggregationConfig
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.client_turn import FederatedDataset, prepare_nets, run_client
+from unisono.federation.loop import FederationConfig, LoopConfig, RoundLoop, ServerState
+from unisono.federation.postprocess import CompressionConfig, Postprocessor, PrivacyConfig
+
+SIZES, LIAR, ROUNDS = (3, 3, 3, 3, 3), 1, 2
+NUMBERS = st.floats() | st.integers(-(10**40), 10**40) | st.sampled_from([0, 1, 3, 3.0001, 1e12, 1e39, -1, True])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+TOLD = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("client", "weight", "metrics", "samples", "seconds", "owner", "card", "other"), ANYTHING)
+) | st.fixed_dictionaries(
+    {"metrics": st.dictionaries(st.text(max_size=6) | st.sampled_from(["round", "probe.x", "own"]), ANYTHING, max_size=3)}
+)
+VALUES = st.lists(st.floats(width=32) | st.floats(-1e18, 1e18) | st.floats(-100, 100), min_size=2, max_size=2)
+NUMBERS_SENT = VALUES.map(lambda x: Payload({"number": {"x": torch.tensor(x)}, "turns": {"n": torch.ones(1)}}))
+TEXT = st.text(max_size=20) | ANYTHING.map(json.dumps)
+
+
+@st.composite
+def lies(draw: st.DrawFn) -> Callable[[RecordDict], RecordDict]:
+    """Return what a liar makes of its honest answer."""
+    kind = draw(st.sampled_from(["told", "numbers", "numbers", "update", "bytes", "state", "text", "removed"]))
+    values = {"told": TOLD, "numbers": NUMBERS_SENT, "update": PAYLOADS, "state": PAYLOADS, "text": TEXT}
+    lied = draw(values.get(kind, st.binary(max_size=40)))
+    removed = draw(st.sampled_from(["answer", "update", "texts"]))
+
+    def lie(content: RecordDict) -> RecordDict:
+        if kind == "told":
+            honest = json.loads(str(content.config_records["answer"]["answer"]))
+            content["answer"] = ConfigRecord({"answer": json.dumps({**honest, **lied})})
+        elif kind == "text":
+            content["answer"] = ConfigRecord({"answer": lied})
+        elif kind in ("numbers", "update", "state"):
+            content["local" if kind == "state" else "update"] = payload_record(lied)
+        elif kind == "bytes":
+            content["update"] = ConfigRecord({"payload": lied})
+        with_checksum(content)
+        if kind == "removed":
+            del content[removed]
+        return content
+
+    return lie
+
+
+class Members:
+    """Everybody is there, with three samples each."""
+
+    num_clients = len(SIZES)
+
+    def available(self) -> Sequence[int] | None:
+        return None
+
+    def node_of(self, client_id: int) -> int:
+        return client_id
+
+    def num_samples(self, client_id: int) -> int:
+        return SIZES[client_id]
+
+    def heard(self, client_id: int, reason: str) -> None: ...
+
+
+def learn(lie: Callable[[RecordDict], RecordDict] | None) -> tuple[ServerState, Diary]:
+    """Run two rounds with the liar, or without it where there is no lie."""
+    method = Counting.make(num_clients=len(SIZES))
+    postprocessor = Postprocessor(PrivacyConfig(), CompressionConfig(), method.shares)
+    data = FederatedDataset(torch.zeros(sum(SIZES), 1), torch.arange(sum(SIZES)).split(list(SIZES)), None)
+    nets, cpu = prepare_nets(method, torch.device("cpu")), torch.device("cpu")
+
+    def reply(message: Message) -> Any:
+        request = read_request(message.content)
+        client = request.client_id
+        if client == LIAR and lie is None:
+            return RecordDict()
+        done = run_client(
+            method, nets, request.received, request.local, data.client_data(client, cpu), request.context(cpu), postprocessor
+        )
+        content = answer_content(done)
+        return lie(content) if client == LIAR and lie is not None else content
+
+    aggregation = AggregationConfig(screen=10.0)
+    policy = ServerPolicy(method, postprocessor, aggregation, 60.0, poll=0.0)
+    engine = FlowerEngine(InstantGrid(reply), Members(), policy, "{}")  # type: ignore[arg-type]
+    config = LoopConfig(federation=FederationConfig(rounds=ROUNDS, strict=False), aggregation=aggregation)
+    loop, diary = RoundLoop(method, engine, ClientStateStore(), config, 0), Diary()
+    return loop.run(loop.initial_state(), [diary]), diary
+
+
+def number_of(state: ServerState) -> torch.Tensor:
+    return state.server.groups["number"]["x"]
+
+
+WITHOUT = learn(None)[0]
+LONGEST = 5 * 2**0.5
+"""Length of the longest honest step: the last client adds 5 to both numbers."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(lies())
+def test_no_answer_ends_a_run_or_takes_it_over(lie: Callable[[RecordDict], RecordDict]) -> None:
+    state, diary = learn(lie)
+    assert state.round == ROUNDS
+    for record in diary.records:
+        counted = {stats.client_id for _, stats in record.clients}
+        named = {failure.client_id for failure in record.failures}
+        assert counted | named == set(range(len(SIZES)))
+        assert not counted & named
+        assert named <= {LIAR}, "nobody else suffers"
+    if all(record.failures for record in diary.records):
+        assert torch.equal(number_of(state), number_of(WITHOUT))
+    # A liar has a fifth of the mean at most, and no step beyond the screen: the median of the others and ten times its spread.
+    moved = float((number_of(state) - number_of(WITHOUT)).norm())
+    assert moved <= ROUNDS * 4 * LONGEST, moved
