@@ -17,6 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.payload import Payload, Scalar
 
 ALIGNMENT = 64
@@ -110,7 +111,7 @@ def from_bytes(data: bytes) -> Payload:
     try:
         if end < 8 or checksum(data[:end]) != data[end:]:
             raise ValueError("its checksum is wrong")
-        header = json.loads(data[8:start])
+        header = parse_json(data[8:start])
         slots = {name: _slot(header["num_bytes"], *parts) for name, parts in header["slots"].items()}
         layout = Layout(slots, header["scalars"], header["num_bytes"], tuple(header["groups"]))
         if end - start != layout.num_bytes:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
@@ -77,7 +78,7 @@ class Sealer:
         start = len(MAGIC) + 4
         try:
             length = int.from_bytes(data[len(MAGIC) : start], "little")
-            header = json.loads(data[start : start + length])
+            header = parse_json(data[start : start + length])
             body = data[start + length : start + length + int(header["length"])]
             bound = f"{place}|{sender}".encode()
             if header["from"] != sender:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 
@@ -99,8 +100,8 @@ def payload_from_safetensors(content: bytes) -> Payload:
 
     try:
         tensors = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        described = json.loads(header.get("__metadata__", {}).get("payload", "{}"))
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        described = parse_json(header.get("__metadata__", {}).get("payload", "{}"))
         ordered = {name: tensors[name] for name in described.get("tensors", tensors)}
         return Payload.unflatten(ordered, described.get("scalars"), described.get("groups", ()))
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -181,7 +182,7 @@ class JsonLines:
 def _entry(line: bytes) -> dict[str, Any] | None:
     """Return the object in a line; None if there is none."""
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from unisono.core.config import parse_json
 from unisono.federation.loop import Callback, ServerState
 from unisono.runs.files import explained, sync_directory
 
@@ -67,7 +68,7 @@ class ReleaseLog(Callback):
         found = []
         for text in content.splitlines():
             try:
-                found.append(dict(json.loads(text)))
+                found.append(dict(parse_json(text)))
             except ValueError:
                 continue
         return found

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from unisono.core.config import parse_json
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
@@ -169,7 +170,7 @@ class RequestBuilder:
 def read_request(content: RecordDict) -> Request:
     """Return the request that ``RequestBuilder.build`` wrote; raise a ValueError if its place is no such thing."""
     check_texts(content)
-    place = json.loads(str(content.config_records["place"]["place"]))
+    place = parse_json(str(content.config_records["place"]["place"]))
     seed, number, phase, client = (place[name] for name in ("seed", "round", "phase", "client"))
     if not isinstance(phase, str) or any(type(value) is not int for value in (seed, number, client)):
         raise ValueError("a request names seed, round and client by whole numbers, and its phase by a word")
@@ -182,7 +183,7 @@ def read_request(content: RecordDict) -> Request:
         payload_of(content, "broadcast"),
         payload_of(content, "routed"),
         payload_of(content, "local"),
-        json.loads(str(content.config_records["place"]["extra"])),
+        parse_json(str(content.config_records["place"]["extra"])),
     )
 
 
@@ -224,7 +225,7 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         check_texts(content)
         if (reason := failure_of(content)) is not None:
             raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, _details(content))
-        told = json.loads(str(content.config_records["answer"]["answer"]))
+        told = parse_json(str(content.config_records["answer"]["answer"]))
         if told["client"] != ctx.client_id:
             raise ValueError(f"the answer is client {told['client']}'s")
         if len(told["metrics"]) > MOST_METRICS or any(len(str(name)) > MOST_NAME for name in told["metrics"]):
@@ -274,7 +275,7 @@ def read_values(content: RecordDict, name: str) -> dict[str, Any]:
     """Return what ``values_content`` wrote; raise a ValueError if there is none."""
     check_texts(content)
     try:
-        return dict(json.loads(str(content.config_records[name]["values"])))
+        return dict(parse_json(str(content.config_records[name]["values"])))
     except (LookupError, TypeError) as error:
         raise ValueError(f"the message holds no {name!r}") from error
 
