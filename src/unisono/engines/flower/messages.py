@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ EMPTY = Payload()
 MOST_REASON, MOST_DETAILS = 300, 20_000
 """Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
 MOST_METRICS, MOST_NAME = 32, 64
+MOST_COUNTED = 1e12
+HASH = re.compile("[0-9a-f]{64}")
 TEXTS = "texts"
 """The record that holds the checksum of all texts of a message."""
 FAILED = "the client failed; its own log says why"
@@ -234,12 +237,13 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         payload = payload_of(content, "update", limit)
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
         local = payload_of(content, "local", limit)
-        samples, seconds = int(told["samples"]), _finite("the time", told["seconds"])
+        samples = _number("the number of samples", told["samples"])
+        seconds = _number("the time", told["seconds"])
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))
-    stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics, owner)
+    stats = ClientStats(ctx.client_id, int(samples), received.num_bytes, payload.num_bytes, seconds, metrics, owner)
     card = told.get("card")
     return ClientResult(update, local, stats, card if isinstance(card, dict) else None)
 
@@ -287,11 +291,19 @@ def _finite(what: str, value: Any) -> float:
     return number
 
 
+def _number(what: str, value: Any) -> float:
+    """Return what a client counted or measured, which only logs and pages read."""
+    number = _finite(what, value)
+    if not 0 <= number <= MOST_COUNTED:
+        raise ValueError(f"{what} is {number:g}, and not between 0 and {MOST_COUNTED:g}")
+    return number
+
+
 def _owner(value: Any) -> dict[str, Any]:
     """Return what a client says about its own rules, if it has the form that clients give it."""
     match value:
-        case {"policy": str(policy), "ledger": [int(number), str(head)]} if len(policy) == len(head) == 64:
-            return {"policy": policy, "ledger": [number, head]}
+        case {"policy": str(policy), "ledger": [int(number), str(head)]} if HASH.fullmatch(policy) and HASH.fullmatch(head):
+            return {"policy": policy, "ledger": [number, head]} if 0 <= number <= MOST_COUNTED else {}
     return {}
 
 
