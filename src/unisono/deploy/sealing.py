@@ -86,7 +86,7 @@ class Sealer:
             wrapped = bytes.fromhex(header["keys"][str(self._client_id)])
             content = self._aead(sender, bound).decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], bound)
             plain = AESGCM(content).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound)
-            return from_bytes(plain).groups["sealed"]["tensor"]
+            return from_bytes(plain, of_others=True).groups["sealed"]["tensor"]
         except (InvalidTag, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"a sealed tensor of client {sender} cannot be opened: {error or 'it was changed'}") from error
 

@@ -34,6 +34,8 @@ MOST_REASON, MOST_DETAILS = 300, 20_000
 """Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
 MOST_METRICS, MOST_NAME = 32, 64
 MOST_COUNTED = 1e12
+MOST_TEXTS = 2**22
+"""Characters of all texts of a message: reading JSON takes many times its length in memory."""
 HASH = re.compile("[0-9a-f]{64}")
 TEXTS = "texts"
 """The record that holds the checksum of all texts of a message."""
@@ -107,7 +109,7 @@ def payload_of(content: RecordDict, name: str, limit: int | None = None) -> Payl
         raise ValueError(f"record {name!r} must hold bytes, got {type(value).__name__}")
     if limit is not None and len(value) > limit:
         raise ValueError(f"{len(value)} bytes are more than the {limit} that are read of one client")
-    return from_bytes(value)
+    return from_bytes(value, of_others=True)
 
 
 DAMAGED = "the texts of a message were damaged on their way (their checksum is wrong)"
@@ -125,6 +127,9 @@ def with_checksum(content: RecordDict) -> RecordDict:
 
 def check_texts(content: RecordDict) -> None:
     """Raise a ValueError unless the texts of a message are those that were sent."""
+    length = sum(len(value) for record in content.config_records.values() for value in record.values() if isinstance(value, str))
+    if length > MOST_TEXTS:
+        raise ValueError(f"the texts of a message have {length} characters, and {MOST_TEXTS} are the most")
     told = content.config_records[TEXTS].get("sum") if TEXTS in content.config_records else None
     if not isinstance(told, int):
         raise ValueError("the message carries no checksum of its texts: both sides need the same version of unisono")
