@@ -10,7 +10,7 @@ from unisono.runs.files import write_atomically
 from unisono.studies.claims import read_papers
 from unisono.studies.correlation import correlations
 from unisono.studies.figure import draw_study
-from unisono.studies.results import Results
+from unisono.studies.results import VOID_RULE, Results
 from unisono.studies.runner import CellStatus
 from unisono.studies.study_report import study_report
 from unisono.studies.tables import run_table, study_table
@@ -82,6 +82,8 @@ def small_print(results: Results) -> str:
     """Return how to read the table."""
     config = results.study.config
     words = [f"Mean ± {config.spread} over seeds; accuracies in percent."]
+    if any(map(results.floors, config.metrics)):
+        words.append(VOID_RULE)
     if any(map(results.study.has_paper_numbers, config.metrics)):
         words.append("The paper's numbers are in square brackets.")
     if config.plot == "scatter" and len(config.metrics) > 1:
