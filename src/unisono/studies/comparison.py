@@ -52,10 +52,7 @@ class Comparison:
 
     def table(self) -> TextTable:
         """Return mean and deviation over seeds: a row per group, a column per metric."""
-        rows = [
-            [group.label, _seeds(group), *(self._value(group, metric) for metric in self.metrics)]
-            for group in self.groups
-        ]
+        rows = [[group.label, _seeds(group), *(self._value(group, metric) for metric in self.metrics)] for group in self.groups]
         floors = [[name, "", *(number(floor.get(m), m) for m in self.metrics)] for name, floor in self.floors.items()]
         return TextTable(["", "seeds", *self.metrics], [*floors, *rows])
 
