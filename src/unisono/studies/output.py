@@ -82,13 +82,12 @@ def small_print(results: Results) -> str:
     """Return how to read the table."""
     config = results.study.config
     words = [f"Mean ± {config.spread} over seeds; accuracies in percent."]
-    if any(map(results.floors, config.metrics)):
-        words.append(VOID_RULE)
     if any(map(results.study.has_paper_numbers, config.metrics)):
         words.append("The paper's numbers are in square brackets.")
     if config.plot == "scatter" and len(config.metrics) > 1:
         words.append(correlations(results, config.metrics[0], config.metrics[1]))
-    return " ".join(words)
+    lines = [" ".join(words), *([VOID_RULE] if any(map(results.floors, config.metrics)) else [])]
+    return "\n".join(lines)
 
 
 def seeds_of(results: Results) -> list[int]:
