@@ -94,8 +94,8 @@ def tells(text: str = "", **told: Any) -> Callable[[RecordDict], RecordDict]:
 
 
 NAMED: dict[str, tuple[Callable[[RecordDict], RecordDict], str]] = {
-    "brackets": (tells("[" * 100_000), "nests too deep"),
-    "braces": (tells('{"a":' * 100_000), "nests too deep"),
+    "brackets": (tells("[" * 100_000), "is nested too deeply"),
+    "braces": (tells('{"a":' * 100_000), "is nested too deeply"),
     "half precision, whose sum overflows": (sends(number={"x": torch.ones(2, dtype=torch.float16)}), "has type torch.float16"),
     "double precision": (sends(number={"x": torch.ones(2, dtype=torch.float64)}), "has type torch.float64"),
     "a longer tensor to keep apart": (sends(turns={"n": torch.ones(2, dtype=torch.int64)}), "has shape (2,), expected (1,)"),

@@ -87,11 +87,11 @@ def read_toml(path: Path) -> Tree:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text holds; raise a ValueError if it is none, or nests deeper than a reader can follow."""
+    """Return what a JSON text holds; raise a ValueError if it is none, or is nested deeper than a reader can follow."""
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("it nests too deep") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def write_toml(values: Mapping[str, Any]) -> str:

@@ -218,7 +218,9 @@ def failure_content(reason: str, details: str = "") -> RecordDict:
     return with_checksum(RecordDict({"failure": ConfigRecord({"reason": reason, "details": details})}))
 
 
-def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int | None = None) -> ClientResult:
+def read_answer(
+    content: RecordDict, received: Payload, ctx: Context, limit: int | None = None, local_limit: int | None = None
+) -> ClientResult:
     """Return a client's answer; raise a ClientError that says why it is none.
 
     Sizes are counted here and not taken from the client.
@@ -227,7 +229,8 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         content: the message's records.
         received: what the client was sent.
         ctx: names round, phase and client.
-        limit: most bytes to read of an update, and of a local state.
+        limit: most bytes to read of an update.
+        local_limit: most bytes to read of a local state; None for as many.
     """
     try:
         check_texts(content)
@@ -241,7 +244,7 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         metrics = {str(name): _finite(f"metric {name}", value) for name, value in told["metrics"].items()}
         payload = payload_of(content, "update", limit)
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
-        local = payload_of(content, "local", limit)
+        local = payload_of(content, "local", limit if local_limit is None else local_limit)
         samples = _number("the number of samples", told["samples"])
         seconds = _number("the time", told["seconds"])
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
