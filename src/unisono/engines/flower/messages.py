@@ -127,7 +127,8 @@ def with_checksum(content: RecordDict) -> RecordDict:
 
 def check_texts(content: RecordDict) -> None:
     """Raise a ValueError unless the texts of a message are those that were sent."""
-    length = sum(len(value) for record in content.config_records.values() for value in record.values() if isinstance(value, str))
+    texts = (value for record in content.config_records.values() for value in record.values() if isinstance(value, str))
+    length = sum(map(len, texts))
     if length > MOST_TEXTS:
         raise ValueError(f"the texts of a message have {length} characters, and {MOST_TEXTS} are the most")
     told = content.config_records[TEXTS].get("sum") if TEXTS in content.config_records else None
