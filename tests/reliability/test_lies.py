@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, RecordDict
+from reliability.federation import Everybody
 
 from tests.core.payloads import PAYLOADS
 from tests.engines.flower.grid import InstantGrid
@@ -112,23 +113,6 @@ NAMED: dict[str, tuple[Callable[[RecordDict], RecordDict], str]] = {
 """Lies that ended a run, took a sum over or spoilt a log before they were looked for, and the reason that is told."""
 
 
-class Members:
-    """Everybody is there, with three samples each."""
-
-    num_clients = len(SIZES)
-
-    def available(self) -> Sequence[int] | None:
-        return None
-
-    def node_of(self, client_id: int) -> int:
-        return client_id
-
-    def num_samples(self, client_id: int) -> int:
-        return SIZES[client_id]
-
-    def heard(self, client_id: int, reason: str) -> None: ...
-
-
 def learn(lie: Callable[[RecordDict], RecordDict] | None, liar: int = LIAR) -> tuple[ServerState, Diary]:
     """Run two rounds with the liar, or without it where there is no lie."""
     method = Counting.make(num_clients=len(SIZES))
@@ -149,7 +133,7 @@ def learn(lie: Callable[[RecordDict], RecordDict] | None, liar: int = LIAR) -> t
 
     aggregation = AggregationConfig(screen=10.0)
     policy = ServerPolicy(method, postprocessor, aggregation, 60.0, poll=0.0)
-    engine = FlowerEngine(InstantGrid(reply), Members(), policy, "{}")  # type: ignore[arg-type]
+    engine = FlowerEngine(InstantGrid(reply), Everybody(len(SIZES), SIZES.__getitem__), policy, "{}")  # type: ignore[arg-type]
     config = LoopConfig(federation=FederationConfig(rounds=ROUNDS, strict=False), aggregation=aggregation)
     loop, diary = RoundLoop(method, engine, ClientStateStore(), config, 0), Diary()
     return loop.run(loop.initial_state(), [diary]), diary
