@@ -128,8 +128,9 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
         totals, previous = aggregate.means["totals"], server.groups["centroids"]["centroids"]
         centroids = next_centroids(totals["sums"], totals["counts"], previous)
         moved = float((centroids - previous).norm(dim=1).max())
-        variance = aggregate.metrics["loss"] / centroids.shape[1]
-        return server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved, variance=variance)
+        server = server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved)
+        loss = aggregate.metrics.get("loss")  # nobody may have told one
+        return server if loss is None else server.with_scalars(variance=loss / centroids.shape[1])
 
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         return {"moved": float(server.scalars["moved"])} if "moved" in server.scalars else {}

@@ -194,7 +194,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def _seeds(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> Update:
         """Return centroids and counts of the client's own clusters of features."""
-        points = embed_before_training(nets, ("encoder",), received, data, nets["encoder"]).cpu()
+        points = embed_before_training(nets, ("encoder",), received, data, nets["encoder"]).cpu().float()
         found = own_clusters(points, self.num_clusters, self.config.min_cluster_size, ctx.rng("seeds"))
         if found is None:
             return Update(ctx.client_id, float(len(data)), Payload())

@@ -320,7 +320,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
 
     def _release(self, memory: RecentPoints, ctx: Context) -> tuple[dict[str, Tensors], dict[str, float]]:
         """Return what a client sends: fewer centroids when it has few samples, none below ``min_cluster_size``."""
-        points = memory.points()
+        points = memory.points().float()
         if self.config.share == "representations":
             return ({"representations": {"points": points}} if len(points) else {}), {}
         num_clusters = local_number(len(points), self.config.num_local_clusters, self.config.min_cluster_size)
