@@ -35,8 +35,10 @@ SCOPES: Mapping[str, Any] = {
     "training": lambda method: issubclass(method, LocalTraining),
     "views": lambda method: issubclass(method, LocalTraining),
     "graph": lambda method: method.overrides("client_graph"),
+    "labels": lambda method: method.needs_labels or "label_weight" in method.Config.model_fields,
 }
 """Tables that methods read themselves, and which methods do; all other tables hold for every method."""
+READERS_TOO = {"labels": "; of every method by the probes"}
 NO_BREAK = "\N{NO-BREAK SPACE}"
 LEAVES = re.compile(r"(<!-- leaves ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 RESULTS = ("fedmcc-table-1", "small", "MNIST", "cluster-accuracy")
@@ -110,7 +112,7 @@ def options_page() -> str:
     )
     text = [f"# Options\n\n{WRITTEN}\n{intro}"]
     for name, section in TABLES.items():
-        scope = f"Read by {_readers(name)}.\n" if name in SCOPES else ""
+        scope = f"Read by {_readers(name)}{READERS_TOO.get(name, '')}.\n\n" if name in SCOPES else ""
         text.append(f"## [{name}]\n\n{scope}{_options_table(section)}")
     text.append("## [method]\n\n`method.name` is the method. A method reads the options under its name and refuses others.\n")
     for name in _built_in():
