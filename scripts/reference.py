@@ -213,7 +213,7 @@ def results_table() -> str:
     rows = [f"| floor: k-means on {name} | {100 * value:.1f} |" for name, value in floors.items()]
     rows += [f"| {cell.variant} | {_interval(cell, score)} |" for cell in cells]
     seeds = len(cells[0].seeds)
-    return f"| | clustering accuracy [%], {seeds} seeds |\n|---|---:|\n" + "\n".join(rows) + "\n"
+    return f"| mean of {seeds} seeds | accuracy [%] |\n|---|---:|\n" + "\n".join(rows) + "\n"
 
 
 def _interval(cell: CellNumbers, score: str) -> str:
@@ -232,17 +232,16 @@ def speed_table(results: Path) -> str:
     found = [(part, table) for part in parts.values() for table in part["tables"] if table["title"].startswith("Frameworks: ")]
     if not found:
         return ""
-    machine = f"{found[0][0]['machine']}, {found[0][0]['day']}"
-    text = f"SimCLR, 16 images a batch, medians; {machine} ([benchmarks](docs/benchmarks.md)):\n\n"
+    about = f"{found[0][0]['machine'].partition(';')[0]}, {found[0][0]['day']} ([benchmarks](docs/benchmarks.md))"
+    heads, rows = [""], {row[0]: [row[0]] for _, table in found for row in table["rows"]}
     for _, table in found:
-        columns = [table["header"].index(name) for name in ("s per round", "times unisono's", "peak MB")]
-        lines = [
-            [table["title"].removeprefix("Frameworks: "), "s per round", "times unisono's", "peak MB"],
-            ["---"] + 3 * ["---:"],
-        ]
-        lines += [[row[0], *(row[column] for column in columns)] for row in table["rows"]]
-        text += "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
-    return text
+        heads += [f"{table['title'].removeprefix('Frameworks: ')}, s", "MB"]
+        seconds, megabytes = (table["header"].index(name) for name in ("s per round", "peak MB"))
+        values = {row[0]: [row[seconds], row[megabytes]] for row in table["rows"]}
+        rows = {name: [*row, *values.get(name, ["", ""])] for name, row in rows.items()}
+    lines = [heads, ["---", *(len(heads) - 1) * ["---:"]], *rows.values()]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"Seconds per round and peak memory of SimCLR, medians; {about}:\n\n{text}"
 
 
 def _escaped(text: str) -> str:
