@@ -146,7 +146,8 @@ class WorkerPool:
                     shard = worker.tasks.pop(0).shard
                     worker.client_id = None
                     result.accumulator.attach(read(sums, worker.block) if sums is not None else None)
-                    worker.last = result
+                    if sums is not None and sums.num_bytes:  # otherwise, sums of an earlier shard may still lie there
+                        worker.last = result
                     result.failures += lost.pop(shard, [])
                     on_result(shard, result)
                     num_left -= 1
