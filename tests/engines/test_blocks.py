@@ -51,7 +51,7 @@ def test_what_does_not_fit_lies_elsewhere() -> None:
     assert sums.room(torch.rand(40)).data_ptr() == first.data_ptr()
 
 
-def test_a_block_takes_no_memory_before_it_is_written() -> None:
+def test_a_block_is_in_no_process_before_it_is_written() -> None:
     before = _resident()
     block = new_block(64 << 20)
     assert _resident() - before < 16 << 20
