@@ -58,8 +58,8 @@ def room(num_rows: int, width: int) -> Tensor:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
         except OSError as error:
             raise UserError(
-                f"There is no room for {num_bytes / 1e9:.1f} GB of features in {gettempdir()} ({error.strerror}): make room, or "
-                "name another directory in the environment variable TMPDIR."
+                f"There is no room for {num_bytes / 1e9:.1f} GB of features in {gettempdir()} ({error.strerror}): make room, "
+                "or name another directory in the environment variable TMPDIR."
             ) from error
         return torch.from_numpy(np.asarray(np.memmap(file, np.float32, "w+", shape=(num_rows, width))))
 
