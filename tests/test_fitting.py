@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -59,6 +60,32 @@ def test_views_fit_the_data_unless_the_user_has_an_opinion() -> None:
     assert fitted("orchestra", dataset="fashion-mini")[0].config.views.preset == "clothing"
     assert fitted("simclr", "views.preset=byol")[0].config.views.preset == "byol"
     assert fitted("simclr", "views.flip=0.5")[0].config.views.preset == "simclr"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "scheme"),
+    [
+        (("client",), (), "natural"),
+        (("client",), ("partition.num_clients=3",), "iid"),
+        ((), ("partition.num_clients=3",), "iid"),
+        (("y", "client"), ("partition.num_clients=3",), "dirichlet"),
+        (("client",), ("partition.scheme=quantity-skew", "partition.num_clients=3"), "quantity-skew"),
+    ],
+)
+def test_own_samples_are_dealt_as_they_came_and_what_is_held_out_is_said(
+    tmp_path: Path, arrays: tuple[str, ...], settings: tuple[str, ...], scheme: str
+) -> None:
+    draw = np.random.default_rng(0)
+    values = {name: np.arange(60) % 2 for name in arrays}
+    np.savez(tmp_path / "x.npz", x=draw.integers(0, 256, (60, 8, 8), dtype=np.uint8), **values)
+    given = [*settings, "data.dataset=npz", f"data.path={tmp_path / 'x.npz'}", "federation.rounds=1"]
+    experiment, notes = prepare(assemble("simclr", [Layer("--set", parse_overrides(given))]))
+    said = " ".join(notes)
+    assert experiment.config.partition.scheme == scheme
+    assert (f"partition.scheme = {scheme}" in said) == (scheme in ("natural", "iid"))
+    assert "12 of 60 samples are held out for tests (data.test_fraction = 0.2; 0 holds none out)" in said
+    none = [*given, "data.test_fraction=0"]
+    assert "held out" not in " ".join(prepare(assemble("simclr", [Layer("--set", parse_overrides(none))]))[1])
 
 
 def test_a_round_brings_four_centroids_for_each_cluster_and_a_target_can_follow() -> None:
