@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ from unisono.config import resolve
 from unisono.core.client_data import as_float
 from unisono.core.config import parse_overrides
 from unisono.experiment import Experiment
-from unisono.fitting import estimate_seconds, multiplications, operations_per_round, prepare
+from unisono.fitting import BUDGET, estimate_seconds, multiplications, operations_per_round, prepare
 from unisono.models.nets import build_seeded
 from unisono.recipes import Layer, assemble, flag_layers
 from unisono.running import run
 from unisono.runs.directory import RunDirectory
 
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 DIGITS = {"dataset": "digits", "clients": 20, "rounds": 5}
 
 
@@ -37,6 +39,16 @@ def test_what_nobody_gave_is_chosen_and_said() -> None:
     assert "cohort.size = 10" in notes
     assert f"training.local_epochs = {config.training.local_epochs}" in notes
     assert "of training on" in notes
+
+
+def test_the_first_run_of_the_readme_fits_two_minutes_of_two_cores() -> None:
+    (command,) = re.findall(r"^unisono run (\w+) --dataset (\S+) --clients (\d+) --alpha (\S+) --rounds (\d+)", README, re.M)
+    method, dataset, clients, alpha, rounds = command
+    flags = {"dataset": dataset, "clients": int(clients), "alpha": float(alpha), "rounds": int(rounds)}
+    experiment, notes = prepare(assemble(method, flag_layers(flags)))
+    assert (experiment.config.model.backbone, experiment.config.cohort.size) == ("convnet", 10)
+    assert operations_per_round(experiment) * int(rounds) < 1.5 * BUDGET
+    assert "this takes about" in " ".join(notes)
 
 
 def test_what_the_user_gave_stays() -> None:

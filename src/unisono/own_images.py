@@ -112,8 +112,10 @@ class OwnImages:
             found.append(left_out(self.problems))
         if self.copies:
             copies = sum(len(group) - 1 for group in self.copies)
-            what = "1 file is an exact copy of another, and is kept" if copies == 1 else (
-                f"{copies:,} files are exact copies of others, and are kept"
+            what = (
+                "1 file is an exact copy of another, and is kept"
+                if copies == 1
+                else (f"{copies:,} files are exact copies of others, and are kept")
             )
             first, second, *_ = (self.files[row] for row in self.copies[0])
             across = f"; {self.copies_across:,} of {len(self.copies):,} groups span sites" if self.copies_across else ""

@@ -131,6 +131,20 @@ def test_images_of_other_channels_than_most_are_left_out(unisono: Command, tmp_p
     assert "note: 1 file cannot be read and is left out: deep/a/grey.png" in result.out
 
 
+def test_nothing_learnt_is_said_in_the_terminal_and_in_the_report(unisono: Command, sites: Path) -> None:
+    """Whatever way leads there: the first run, or a method by name that does not move."""
+    started = unisono("start", sites, "--yes", *QUICK)  # three passes over noise
+    command = ["run", "orchestra", "--dataset", "folder", "--rounds", "1", "--workers", "0", "--name", "still"]
+    for option in (f"data.path={sites}", "data.image_size=8", "data.on_error=skip", "training.learning_rate=1e-9"):
+        command += ["--set", option]
+    still = unisono(*command)
+    for result, run in ((started, "my-sites"), (still, "still")):
+        assert (result.code, result.err) == (0, "")
+        assert "warning: Nothing was learnt that pixels or untrained weights do not show" in result.out, run
+        report = (Path("runs") / run / "report.html").read_text(encoding="utf-8")
+        assert "Nothing was learnt that pixels or untrained weights do not show" in report, run
+
+
 def test_a_recipe_of_the_user_is_kept(unisono: Command, sites: Path) -> None:
     Path("my-sites.toml").write_text("# mine\n")
     assert "Recipe: my-sites-2.toml" in unisono("start", sites, *QUICK).out
