@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unisono.config import Config
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import UserError, left_out
 from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
@@ -228,7 +228,7 @@ def check_privacy(config: Config) -> None:
 
 def _unreadable_notes(dataset: Dataset) -> tuple[str, ...]:
     number = len(dataset.unreadable)
-    return (f"{number:,} images cannot be read and are left out; {UNREADABLE} of the run lists them.",) if number else ()
+    return (f"{left_out(number, 'image')}; {UNREADABLE} of the run lists them.",) if number else ()
 
 
 def _held_out_notes(config: Config, dataset: Dataset) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from unisono.core.errors import UserError
+from unisono.core.errors import UserError, left_out
 from unisono.data.sources.deep import TIFF
 from unisono.data.sources.images import list_images, read_readable
 from unisono.sample_set import SampleSet
@@ -109,7 +109,7 @@ class OwnImages:
         """Sentences on what the user should know before a run."""
         found = []
         if self.problems:
-            found.append(left_out(self.problems))
+            found.append(f"{left_out(len(self.problems))}: {first_problem(self.problems)}")
         if self.copies:
             copies = sum(len(group) - 1 for group in self.copies)
             what = (
@@ -125,17 +125,10 @@ class OwnImages:
         return found
 
 
-def left_out(problems: Sequence[tuple[Path, str]], again: str = "") -> str:
-    """Return a sentence on files that cannot be read.
-
-    Args:
-        problems: at least one, each with the reason.
-        again: "more " where others were named before.
-    """
+def first_problem(problems: Sequence[tuple[Path, str]]) -> str:
+    """Return the first file that cannot be read, its reason, and how many more there are."""
     file, reason = problems[0]
-    others = f" and {len(problems) - 1:,} more" if len(problems) > 1 else ""
-    files, are = ("file", "is") if len(problems) == 1 else ("files", "are")
-    return f"{len(problems):,} {again}{files} cannot be read and {are} left out: {file} ({reason}){others}"
+    return f"{file} ({reason})" + (f" and {len(problems) - 1:,} more" if len(problems) > 1 else "")
 
 
 def look(folder: Path) -> OwnImages:

@@ -25,7 +25,7 @@ from unisono.data.value_range import as_samples
 
 BATCH_SIZE = 4096
 """Images read at a time, so that a large folder needs little memory."""
-THUMBNAIL = 48
+THUMBNAIL = 80
 
 Source = Tensor | NDArray[Any] | str | Path
 """Samples, or a file or folder of them."""

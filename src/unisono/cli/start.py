@@ -48,8 +48,9 @@ def start(
     Example: unisono start sites --dry-run
     """
     from unisono.cli.summary import summarise
+    from unisono.core.errors import left_out
     from unisono.first_run import Wanted, plan, take_name, written
-    from unisono.own_images import left_out, look
+    from unisono.own_images import first_problem, look
     from unisono.running import start as start_run
 
     console = make_console()
@@ -65,7 +66,8 @@ def start(
     seemed_good = [file for file, head in zip(found.files, found.heads, strict=True) if head is not None]
     late = [(file, bad[file.absolute()]) for file in seemed_good if file.absolute() in bad]
     if late:
-        console.print(f"note: {left_out(late, 'more ' if found.problems else '')}", soft_wrap=True)
+        what = "more file" if found.problems else "file"
+        console.print(f"note: {left_out(len(late), what)}: {first_problem(late)}", soft_wrap=True)
     _print_plan(console, planned)
     if dry_run:
         console.print(f"\nThe recipe:\n\n{planned.text}", soft_wrap=True)
