@@ -12,7 +12,7 @@ from unisono.studies.claims import read_papers
 from unisono.studies.correlation import correlations
 from unisono.studies.figure import draw_study
 from unisono.studies.history import parse_time_to_target
-from unisono.studies.results import Results
+from unisono.studies.results import VOID_RULE, Results
 from unisono.studies.runner import CellStatus
 from unisono.studies.study_report import study_report
 from unisono.studies.tables import run_table, study_table
@@ -88,7 +88,8 @@ def small_print(results: Results) -> str:
         words.append("The paper's numbers are in square brackets.")
     if config.plot == "scatter" and len(config.metrics) > 1:
         words.append(correlations(results, config.metrics[0], config.metrics[1]))
-    return " ".join([*words, *_empty_columns(results)])
+    lines = [" ".join([*words, *_empty_columns(results)])]
+    return "\n".join([*lines, *([VOID_RULE] if any(map(results.floors, config.metrics)) else [])])
 
 
 def _empty_columns(results: Results) -> list[str]:
