@@ -222,7 +222,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         recipe["evaluation"]["probes"] = ["unlabelled"]
     fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
     reasons = {
-        "method.name": "as asked by --method" if wanted.method != "simclr" else "learns the most in a few minutes",
+        "method.name": "as asked by --method" if wanted.method != "simclr" else "learns within minutes; --method names another",
         "data.layout": "what the levels of folders stand for",
         "data.image_size": f"edge in pixels: {fits}",
         "data.squeeze": "resized without a crop, because many are longer than wide" if squeeze else "cropped to a square first",
