@@ -224,9 +224,9 @@ def own_secret(path: Path) -> bytes:
 
 def write_keys(path: Path, keys: Mapping[int, str]) -> None:
     """Write the public keys of all clients, at once or not at all."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n")
-    draft.replace(path)
+    from unisono.runs.files import write_atomically  # it imports torch, which status can do without
+
+    write_atomically(path, (json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n").encode())
 
 
 def read_keys(path: Path) -> dict[int, str]:

@@ -107,7 +107,8 @@ class MaskedSums:
         bare = sum_layout(template, (), request.broadcast, len(terms.cohort), config.compression)
         # Packed now, so that a failure, which can depend on samples, is counted as every other.
         packed, cut = bare.pack(flat, weight, {}, rng)
-        if cut and config.compression.bits is None:
+        # What the owner's noise has moved beyond the range may be cut: that tells no more than the noisy value.
+        if cut and config.compression.bits is None and not self._directory.config.budget.noise_multiplier:
             raise ValueError(f"{cut} values of the update are too large for a masked sum: training has diverged")
         if cut:
             log.warning("round %d, phase %s: %d values were too large and were cut", ctx.round + 1, ctx.phase, cut)

@@ -303,7 +303,8 @@ class Gate:
         budget, guarantee = self._owner.budget, self._method.release_guarantee()
         local = (guarantee.epsilon, guarantee.delta) if isinstance(guarantee, LocalDp) else (0.0, 0.0)
         release = Release(budget.noise_multiplier, *local)
-        if budget.clip_norm is not None and self._config.compression.active:
+        # Under masks compression is the length of words, which comes after all.
+        if budget.clip_norm is not None and self._config.compression.active and not self._config.privacy.secure_aggregation:
             raise RefusedError(
                 "[compression] cannot be used with budget.clip_norm, which changes the update last", "budget.clip_norm"
             )
