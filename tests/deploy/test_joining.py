@@ -28,8 +28,8 @@ from unisono.deploy.joining import accept, add, authority_fingerprint, join, rem
 from unisono.deploy.members import Members, stored_members, take_members, trusted_authorities
 from unisono.deploy.policy import Books
 from unisono.deploy.server_audit import sentence, server_chain
-from unisono.runs import files
 from unisono.engines.flower.nodes import key_bytes
+from unisono.runs import files
 
 
 class Operator:
