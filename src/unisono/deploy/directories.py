@@ -27,6 +27,8 @@ WANTED_FILE = "wanted.json"
 """In a run directory: the run is to be continued until it is finished."""
 PAUSED_FILE = "paused"
 """In the directory of a server or a client: nothing goes on there until the file is gone."""
+VERSION_FILE = "server.version"
+"""In a client's directory: the version of unisono that the server ran when it last asked."""
 START_SECONDS = 60.0
 """Time that an app has from its start until it locks its run directory."""
 S = TypeVar("S", bound=Section)

@@ -149,7 +149,7 @@ class MaskedSums:
             "shares": self._shares, "masked": self._masked, "alive": self._alive, "reveal": self._reveal,
         }  # fmt: skip
         if step not in work:
-            raise SumRefusedError(f"a masked sum has no step {step!r}")
+            raise SumRefusedError(f"a masked sum has no step {step[:50]!r}")
         answer = work[step](current, values)
         if step != "reveal":
             self._open = current
