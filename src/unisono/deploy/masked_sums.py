@@ -85,8 +85,8 @@ class MaskedSums:
         for name, tensor in request.routed.tensors():
             if not is_sealed(tensor):
                 raise RefusedError(f"under masks a model comes to all clients alike, and this client alone was sent {name}")
-        if request.routed.scalars:
-            raise RefusedError("under masks everything comes to all clients alike, and this client alone was sent scalars")
+        if request.routed.scalars or request.routed.groups.keys() & request.broadcast.groups.keys():
+            raise RefusedError("under masks everything comes to all clients alike, and this client alone was sent more")
         groups = masked_groups(method, ctx)
         rest = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
         own = {name: tensors for name, tensors in update.payload.groups.items() if name in groups}
