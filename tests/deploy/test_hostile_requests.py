@@ -246,14 +246,14 @@ def test_shared_noise_cannot_be_thinned(clients: Clients, tmp_path: Path) -> Non
 def test_noise_is_shared_under_masks_only(clients: Clients, tmp_path: Path) -> None:
     tree = merge(SIMPLE, {"aggregation": {"weighting": "uniform"}, "model": {"norm": "group"}})
     asked, sizes = request(Run(clients, tree)), []
-    for number, extra in enumerate(({}, {**MASKED, "cohort": list(range(90)), "threshold": 90})):
+    for number, extra in enumerate(({}, {**MASKED, "cohort": [0, 1, 2], "threshold": 3})):
         (tmp_path / str(number)).mkdir()
         budget = {"clip_norm": 1e-3, "noise_multiplier": 1e3, "distributed_noise": True}
         client = client_with(clients, tmp_path / str(number), {"budget": budget})
         update = client.answer(replace(asked, extra=extra)).update.payload.flatten()
         start = asked.broadcast.flatten()
         sizes.append(float(torch.cat([(update[name] - start[name]).flatten() for name in update]).std()))
-    assert sizes == [pytest.approx(1.0, rel=0.5)] * 2  # a ninetieth part of the noise would have a size of about 0.1
+    assert sizes == [pytest.approx(1.0, rel=0.15)] * 2  # half of the noise would have a size of about 0.7
 
 
 @attack("A26", "Lets local states pile up within a run", "refused beyond resources.max_state")

@@ -26,7 +26,7 @@ from unisono.deploy.members import MEMBERS_FILE
 from unisono.deploy.negotiation import DataSpec, Description, negotiate, version_note
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import unwanted_if_refused
-from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.engine import OUTLIER, FlowerEngine, ServerPolicy
 from unisono.engines.flower.lost import LossDetectingGrid
 from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
@@ -233,7 +233,7 @@ def _engine(
     postprocessor = Postprocessor(config.privacy, CompressionConfig() if masks else config.compression, method.shares)
     engine = config.engine
     policy = ServerPolicy(
-        method, postprocessor, config.aggregation, engine.client_timeout, engine.max_message_mib, POLL, MOST_LOCAL
+        method, postprocessor, config.aggregation, engine.client_timeout, engine.max_message_mib, POLL, OUTLIER, MOST_LOCAL
     )
     expected = config.cohort.expected_size(members.num_clients)
     members.patience = host.config.start_timeout

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -179,6 +180,18 @@ def test_a_reason_is_short_and_printable() -> None:
     assert reason.startswith("[2J nox")
     assert len(reason) < 300
     assert len(recorder.records[0].failures[0].details) == 20_000
+
+
+@attack("B4", "Describes a billion samples and claims to weigh as much", "counts for at most ten times the median")
+def test_no_client_outweighs_the_others_by_describing_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {client: 10**9 if client == SPOILED else size for client, size in enumerate(SIZES)}
+    monkeypatch.setattr(AllHere, "num_samples", lambda self, client: sizes[client])
+    middle = median(sizes[client] for client in draw_cohort(CohortConfig(size=4), len(SIZES), Context(0)))
+    claimed, recorder = run(spoil_answer(weight=1e9), rounds=1, outlier=10.0)
+    expected, _ = run(spoil_answer(weight=10.0 * middle), rounds=1)
+    assert same_bits(claimed, expected)
+    assert reasons(recorder) == []
+    assert not same_bits(claimed, run(spoil_answer(weight=1e9), rounds=1)[0])
 
 
 def test_a_straggler_is_given_up_at_the_deadline() -> None:

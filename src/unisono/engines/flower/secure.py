@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from unisono.core.errors import ClientError, UserError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Reduce, Reveals
-from unisono.engines.flower.engine import MEBIBYTE, FlowerEngine, ServerPolicy
+from unisono.engines.flower.engine import MEBIBYTE, OUTLIER, FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import Membership
 from unisono.engines.flower.messages import EMPTY, RequestBuilder
 from unisono.engines.flower.sums import (
@@ -44,8 +44,6 @@ from unisono.privacy.secure_sum_server import ServerSum, VoidSumError
 STEP_SECONDS = 60.0
 """Time for a step after the first, in which clients do not train."""
 MOST_WORDS = 2**31
-OUTLIER = 10.0
-"""No client's weight counts for more than so many times the median of the cohort."""
 
 
 def check_secure(method: Method, aggregation: AggregationConfig, compression: CompressionConfig, cohort_size: int) -> None:
