@@ -21,7 +21,7 @@ from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import SILENT, Membership
-from unisono.engines.flower.messages import EMPTY, RequestBuilder, failure_of, read_answer
+from unisono.engines.flower.messages import EMPTY, UNREADABLE, RequestBuilder, failure_of, read_answer
 from unisono.engines.flower.pace import Pace
 from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
@@ -215,7 +215,7 @@ class Screen:
         try:
             payload = self._policy.postprocessor.decode(result.update, received).payload
             norm = update_norm(payload, received, self._policy.method.shares)
-        except (ValueError, LookupError, TypeError, RuntimeError):
+        except (*UNREADABLE, RuntimeError):
             norm = math.nan
         if not math.isfinite(norm):
             return False  # it is refused, with the reason, where it would be added

@@ -31,6 +31,8 @@ EMPTY = Payload()
 MOST_REASON, MOST_DETAILS = 300, 20_000
 """Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
 MOST_METRICS, MOST_NAME = 32, 64
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What reading a client's words can raise, whatever they are."""
 TEXTS = "texts"
 """The record that holds the checksum of all texts of a message."""
 FAILED = "the client failed; its own log says why"
@@ -237,7 +239,7 @@ def read_answer(
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
         local = payload_of(content, "local", limit if local_limit is None else local_limit)
         samples, seconds = int(told["samples"]), _finite("the time", told["seconds"])
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except UNREADABLE as error:
         reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))

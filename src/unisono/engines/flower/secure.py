@@ -17,7 +17,7 @@ from unisono.core.method import Method
 from unisono.core.payload import Reduce, Reveals
 from unisono.engines.flower.engine import MEBIBYTE, OUTLIER, FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import Membership
-from unisono.engines.flower.messages import EMPTY, RequestBuilder
+from unisono.engines.flower.messages import EMPTY, UNREADABLE, RequestBuilder
 from unisono.engines.flower.sums import (
     KIND,
     as_hex,
@@ -237,7 +237,7 @@ class _RoundSum:
                 return
             try:
                 self._take_card(client_id, answer)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except UNREADABLE as error:
                 self._fail(client_id, error)
 
         engine.ask(requests, task.ctx, settle)
@@ -281,7 +281,7 @@ class _RoundSum:
                 if content is None:
                     raise ValueError(reason)
                 take(client_id, content)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except UNREADABLE as error:
                 self._fail(client_id, error)
 
         self._engine.ask(requests, self.task.ctx, settle, KIND, STEP_SECONDS)
