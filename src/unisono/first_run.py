@@ -65,7 +65,7 @@ class Plan:
         recipe: the options, in the order of the text.
         reasons: a sentence on each of them, by table and key.
         experiment: the images, read, and all that the recipe describes.
-        seconds: how long training takes; None where it cannot be told.
+        seconds: how long training takes if the machine does nothing else; None where it cannot be told.
     """
 
     recipe: Tree
@@ -110,7 +110,8 @@ class Plan:
         on = "1 process" if number == 1 else f"{number} processes"
         if self.seconds is None:
             return f"How long {self.experiment.config.method_name} takes cannot be told in advance; it trains on {on}."
-        return f"Training takes about {in_minutes(self.seconds)} on {on}; scores and pages come after it."
+        how_long = in_minutes(self.seconds)
+        return f"Training takes about {how_long} on {on} that nothing else slows down; scores and pages come after it."
 
 
 def plan(found: OwnImages, wanted: Wanted) -> Plan:
@@ -127,8 +128,8 @@ def plan(found: OwnImages, wanted: Wanted) -> Plan:
     dataset = load_dataset(config.data)
     # The time of one round of one pass gives the number of passes; what else the machine does now must not shorten the run.
     once = merge(recipe, {"training": {"local_epochs": 1}, "federation": {"rounds": 1}})
-    seconds = estimate_seconds(Experiment.prepare(_config(once), dataset), time.process_time)
-    passes = MOST_PASSES if seconds is None else wanted.minutes * 60 / max(seconds, 1e-3)
+    one_pass = estimate_seconds(Experiment.prepare(_config(once), dataset), time.process_time)
+    passes = MOST_PASSES if one_pass is None else wanted.minutes * 60 / max(one_pass, 1e-3)
     passes = min(MOST_PASSES, max(FEWEST_PASSES, passes))
     rounds = max(3, round(math.sqrt(PASSES_PER_ROUND_SQUARED * passes)))
     epochs = max(1, round(passes / rounds))
@@ -139,7 +140,7 @@ def plan(found: OwnImages, wanted: Wanted) -> Plan:
     recipe = merge(recipe, fitted)
     reasons |= {f"method.{option}": "to fit the number of sites and of steps" for option in fitted["method"]}
     experiment = Experiment.prepare(_config(recipe), dataset)
-    return Plan(recipe, reasons, experiment, estimate_seconds(experiment))
+    return Plan(recipe, reasons, experiment, None if one_pass is None else one_pass * rounds * epochs)
 
 
 def written(planned: Plan) -> Path:

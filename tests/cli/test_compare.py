@@ -25,7 +25,9 @@ def test_table_in_the_terminal(unisono: Command, runs: list[Path]) -> None:
     assert "62.0 ± 2.0" in result.out
     assert "+1.0" in result.out
     assert "-1.5 to +3.5" in result.out  # 1 plus or minus 4.303 x 1 / sqrt(3)
-    assert "could see" in result.out
+    assert "undecided (could" in result.out
+    assert "equal" in unisono("compare", *runs, "--margin", "9").out
+    assert "The margin must be a number above 0" in unisono("compare", *runs, "--margin", "0").sentence
 
 
 def test_other_formats(unisono: Command, runs: list[Path], tmp_path: Path) -> None:

@@ -79,3 +79,20 @@ def test_mistakes(unisono: Command, tmp_path: Path) -> None:
     assert "names no seed" in unisono("study", "small.toml", "--seeds", "3-1").sentence
     assert "has no scale 'paper'" in unisono("study", "small.toml", "--scale", "paper").sentence
     assert "training.learning_rat" in unisono("study", "small.toml", "--set", "training.learning_rat=1").sentence
+
+
+def test_every_variant_is_tuned_with_the_same_effort(unisono: Command, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    words = ("study", "small.toml", "--tune", "1", "--seeds", "0", "--only", "alpha 10")
+    shown = unisono(*words)
+    assert shown.code == 0, shown
+    assert "SimCLR, alpha 10: training.learning_rate = 0.0" in shown.out
+    assert "trials of 1 round." in shown.out
+    found = json.loads(unisono(*words, "--json").out)
+    assert [row["variant"] for row in found["searches"]] == ["SimCLR", "Orchestra"], "untrained weights have nothing to tune"
+    for row in found["searches"]:
+        assert sorted(trial["rate"] for trial in row["trials"]) == [0.001, 0.003, 0.01, 0.03]
+        assert row["rate"] == max(row["trials"], key=lambda trial: trial["score"])["rate"]
+    assert not (tmp_path / "runs").exists(), "trials are no runs of the study"
+    assert "at least 1, got 0" in unisono("study", "small.toml", "--tune", "0").sentence
+    assert "give one of the three" in unisono("study", "small.toml", "--tune", "1", "--dry-run").sentence

@@ -55,6 +55,7 @@ SIMPLE = {
     "model": {"width": 0.125},
     "training": {"batch_size": 16, "local_epochs": 1},
     "federation": {"rounds": 2},
+    "evaluation": {"probe_every": 1},
 }
 EXCHANGE = {
     "method": {

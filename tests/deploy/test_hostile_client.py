@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ pytest.importorskip("flwr")
 
 from tests.attacks import attack
 from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run
+from tests.deploy.test_secure_sums import SECURE, TEN, learnt, revealed_lines
 from unisono.backends import Backend
 from unisono.core.config import merge
 from unisono.core.errors import UserError
@@ -21,6 +24,7 @@ from unisono.deploy.negotiation import negotiate
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import RoundLoop
+from unisono.privacy.secure_sum_client import ClientSum
 
 HONEST = {"shape": [1, 8, 8], "samples": 50, "mean": [0.4], "std": [0.2]}
 LIES: list[dict[str, Any]] = [
@@ -95,3 +99,59 @@ def test_no_client_has_more_than_its_share_of_a_mean() -> None:
     assert config.capped(20.0, 100.0) == 20.0
     assert config.capped(20.0, 0.0) == 20.0  # it is alone
     assert AggregationConfig().capped(1e9, 100.0) == 1e9
+
+
+def _in_each_sum(handler: Any, change: Callable[[ClientSum], None]) -> None:
+    """Have a client change its part of every secure sum after it has begun."""
+    begin = handler._sums.begin
+
+    def changed(*asked: Any) -> Any:
+        update, told = begin(*asked)
+        part = handler._sums._open.part
+        change(part)
+        return update, {**told, "card": part.card.as_json()}
+
+    handler._sums.begin = changed
+
+
+@attack(
+    "B5", "Signs a card with a key that ends every exchange, a group that nobody has, or a metric named as a log's own column",
+    "it alone is left out",
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "lie", [{"share_key": bytes(32)}, {"mask_key": bytes(32)}, {"groups": ("encoder", "x")}, {"metrics": ("round",)}], ids=str
+)
+def test_a_card_that_would_stop_the_others_costs_its_client_alone(tmp_path: Path, lie: dict[str, Any]) -> None:
+    clients = Clients(tmp_path, 4)
+
+    def forge(part: ClientSum) -> None:
+        card = replace(part.card, **lie)
+        part.card = replace(card, signature=part._identity.sign(card.body(part._terms.digest)))
+
+    _in_each_sum(clients.handlers[2], forge)
+    _, record = learnt(Run(clients, merge(TEN, SECURE), secure=True))
+    assert [failure.client_id for failure in record.failures] == [2]
+    assert record.num_answered == 3
+    assert set(record.metrics) == {"loss"}
+
+
+@attack("B4", "Adds words to a secure sum that claim a weight above all clients", "the sum is void; the model stays as it was")
+def test_words_that_no_update_gives_void_the_sum(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, 4)
+
+    def poison(part: ClientSum) -> None:
+        honest = part._vector
+        assert honest is not None
+
+        def heavier(names: tuple[str, ...]) -> list[Any]:
+            short, wide = honest(names)
+            return [short, wide + wide.dtype.type(2**46)]
+
+        part._vector = heavier
+
+    _in_each_sum(clients.handlers[2], poison)
+    run = Run(clients, merge(TEN, SECURE), secure=True)
+    with pytest.raises(UserError, match="below the quorum"):
+        run.go()
+    assert all("a client has sent words that no update gives" in failure.reason for failure in run.failures)
+    assert revealed_lines(clients), "it is noticed when the masks are off"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from dataclasses import replace
@@ -77,6 +78,19 @@ def test_scores_belong_to_no_phase(clients: Clients, tmp_path: Path) -> None:
     client.evaluate(asked)
     with pytest.raises(ClientError, match="asked for 1 times already"):
         client.evaluate(replace(asked, phase="another"))
+
+
+@attack("A14", "Asks for scores in rounds in which the recipe wants none", "refused")
+@pytest.mark.parametrize(("every", "rounds"), [(0, [7]), (3, [2, 5, 7])])
+def test_scores_are_given_when_the_recipe_says(clients: Clients, tmp_path: Path, every: int, rounds: list[int]) -> None:
+    client = client_with(clients, tmp_path, {})
+    run = Run(clients, merge(SIMPLE, {"evaluation": {"probe_every": every}, "federation": {"rounds": 8}}))
+    answered = []
+    for number in range(8):
+        with contextlib.suppress(ClientError):
+            client.evaluate(replace(request(run), round=number))
+            answered.append(number)
+    assert answered == rounds
 
 
 @attack("A14", "Sends another model for the scores of a round, to learn more about the same samples", "refused")

@@ -25,6 +25,7 @@ from unisono.deploy.directories import ClientDirectory, ServerDirectory, write_k
 from unisono.deploy.init import create_federation
 from unisono.deploy.joining import accept, add, authority_fingerprint, join, remove, rotate_certificate, rotate_key
 from unisono.deploy.members import Members, stored_members, take_members, trusted_authorities
+from unisono.deploy.policy import Books
 from unisono.deploy.server_audit import sentence, server_chain
 from unisono.engines.flower.nodes import key_bytes
 
@@ -86,6 +87,7 @@ def test_a_site_joins_with_a_key_of_its_own_and_the_others_hear_of_it(operator: 
 def test_a_client_changes_its_key_and_keeps_its_number(operator: Operator) -> None:
     client, known = operator.client(1), AdmittedKeys(operator.server)
     before = client.keys[1]
+    Books(client).ledger.begin({"kind": "train", "run": "a"})
     assert known[key_bytes(before)] == 1
     mark = rotate_key(client)
     assert rotate_key(client) == mark
@@ -97,6 +99,8 @@ def test_a_client_changes_its_key_and_keeps_its_number(operator: Operator) -> No
     assert {known[key_bytes(line)] for line in (before, after)} == {1}
     assert accept(client.path, welcome, None) == 1
     assert (client.path / "node.pub").read_text().strip() == after == client.keys[1]
+    Books(client).audit.verify(Books(client).ledger)
+    assert Books(client).ledger.rounds == 1, "what was given counts under the new key too"
     values = json.loads(operator.server.former_file.read_text())
     values["1"]["until"] = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
     operator.server.former_file.write_text(json.dumps(values))

@@ -80,6 +80,18 @@ def test_an_interrupted_run_goes_on_and_one_that_somebody_works_on_is_left_alone
     assert not is_wanted(directory.path)
 
 
+def test_a_run_whose_files_are_damaged_does_not_keep_the_others_from_going_on(kept: Kept) -> None:
+    server, directory, launched, told = kept
+    (directory.path / "status.json").write_text("[]")
+    other = RunDirectory.create(server.runs / "some-other", directory.config_tree)
+    other.write_json("flower.json", {"run_id": 2})
+    other.write_json("status.json", {"status": "failed", "round": 0, "run_id": 2})
+    want(other.path)
+    keeper(kept).look()
+    assert launched == [other.path]
+    assert any(sentence.startswith("run run cannot be continued now") for sentence in told)
+
+
 def test_a_run_that_gets_no_further_is_given_up_after_five_tries(kept: Kept) -> None:
     _, directory, launched, told = kept
     directory.write_json("status.json", {"status": "failed", "round": 0, "run_id": 1, "reason": "ConnectError"})

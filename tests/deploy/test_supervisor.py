@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from unisono.core.errors import UserError
+from unisono.deploy import supervisor
 from unisono.deploy.supervisor import rotate_log, stop_supervisor, supervisor_pid
 
 SCRIPT = """
@@ -78,6 +80,18 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
         taken.listen()
         with pytest.raises(UserError, match=r"cannot be used .*: set another port in server\.toml"):
             check_port_is_free("127.0.0.1", taken.getsockname()[1], "port in server.toml")
+
+
+def test_a_disk_without_room_for_an_old_log_ends_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(supervisor, "rotate_log", full)
+    entry = supervisor._Running(supervisor.Task("one", [sys.executable, "-c", "input()"], {}))
+    with (tmp_path / "one.log").open("wb") as log:
+        assert not supervisor._look_after(entry, log)
+        assert entry.process is not None
+        supervisor._end(entry)
 
 
 def test_a_large_log_begins_anew_while_it_is_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("cryptography")
 from tests.privacy.summing import LIKE, STEPS, Sum, TestIdentity, client, terms, vector
 from unisono.privacy.secure_sum import Card, Revealed, SumRefusedError, SumTerms, lowest_threshold
 from unisono.privacy.secure_sum_client import ClientSum
-from unisono.privacy.secure_sum_server import VoidSumError
+from unisono.privacy.secure_sum_server import ServerSum, VoidSumError
 
 
 @st.composite
@@ -68,6 +68,17 @@ def test_cohort_and_threshold_are_signed_too(change: dict[str, object]) -> None:
     cards = [client(number, asked).card for number in (0, 2, 3)]
     with pytest.raises(SumRefusedError, match="asked for something else"):
         client(1, replace(asked, **change)).share([*cards, client(1, asked).card])  # type: ignore[arg-type]
+
+
+def test_who_sends_a_group_that_too_few_send_is_left_out_where_enough_stay() -> None:
+    """Owners refuse a sum in which a group comes from few clients, so that one client could stop all the others."""
+    for number, kept in ((4, [0, 2, 3]), (3, [0, 1, 2])):
+        asked = terms(number)
+        server = ServerSum(asked, TestIdentity(-1).verify)
+        for one in range(number):
+            groups = ("encoder", "head") if one == 1 else ("encoder",)
+            server.take_card(one, client(one, asked, groups=groups).card)
+        assert [card.client for card in server.cards()] == kept
 
 
 def test_other_tensors_strangers_and_changed_cards_are_refused() -> None:

@@ -45,9 +45,31 @@ def test_groups_and_differences(runs: list[Path]) -> None:
     assert difference.t_test < 0.01
     assert corrected == difference.t_test
     # Differences 5.0, 5.2 and 5.4 points: deviation 0.2, t(2) = 4.303, half width 4.303 x 0.2 / sqrt(3); 3.26 x 0.2 is seen.
-    assert comparison.difference_table().rows[0][:6] == ["byol", "linear", "+5.2", "3", "+4.7 to +5.7", "0.7"]
+    assert comparison.difference_table().rows[0][:5] == ["byol", "linear", "+5.2", "3", "+4.7 to +5.7"]
+    assert comparison.difference_table().rows[0][-1] == "higher"
     assert "the t interval at 95%" in comparison.explanation()
     assert "chance of 80%" in comparison.explanation()
+
+
+def test_verdicts_are_those_of_the_rule_of_claims(tmp_path: Path) -> None:
+    values = {"simclr": (0.60, 0.61, 0.62), "byol": (0.58, 0.62, 0.63), "simsiam": (0.50, 0.512, 0.521)}
+    for name, by_seed in values.items():
+        for seed, value in enumerate(by_seed):
+            make_run(tmp_path / f"{name}{seed}", seed, value, {"method": {"name": name}})
+    paths = [tmp_path / f"{name}{seed}" for name in values for seed in range(3)]
+
+    def verdicts(margin: float | None) -> list[str]:
+        return [row[-1] for row in compare(paths, margin=margin).difference_table().rows]
+
+    # Differences -2, 1, 1: deviation 1.73; 4.6 deviations of three seeds are seen after Holm for two groups.
+    unsure, lower = verdicts(None)
+    assert (unsure, lower) == ("undecided (could see 8.0)", "lower")
+    assert verdicts(12.0) == ["equal", "equal"]
+    assert verdicts(5.0) == ["equal", "not equal"]
+    assert verdicts(1.0) == ["undecided (a margin of 4.6)", "not equal"]
+    assert "within the margin of 5" in compare(paths, margin=5.0).explanation()
+    with pytest.raises(UserError, match="The margin must be a number above 0, got -1"):
+        compare(paths, margin=-1.0)
 
 
 def test_a_directory_of_runs_stands_for_them(runs: list[Path]) -> None:
@@ -147,8 +169,8 @@ def test_numbers_for_other_programs(runs: list[Path]) -> None:
 def test_texts_have_everything_that_the_terminal_shows(runs: list[Path]) -> None:
     comparison = compare(runs)
     markdown, latex = comparison.as_markdown(), comparison.as_latex()
-    assert "| byol | linear | +5.2 | 3 | +4.7 to +5.7 | 0.7 |" in markdown
-    assert r"byol & linear & +5.2 & 3 & +4.7 to +5.7 & 0.7 &" in latex
+    assert "| byol | linear | +5.2 | 3 | +4.7 to +5.7 | 4.9e-04 | higher |" in markdown
+    assert r"byol & linear & +5.2 & 3 & +4.7 to +5.7 & 4.9e-04 & higher" in latex
     assert latex.count(r"\end{tabular}") == 2
     for text in (markdown, latex):
         assert "Accuracies in percent." in text
@@ -195,9 +217,11 @@ def test_floors_stand_above_the_groups_and_apart_where_groups_differ(runs: list[
         ["raw pixels", "", "85.5"],
         ["untrained weights, simclr", "", "51.0"],
         ["untrained weights, byol", "", "54.0"],
-        ["simclr", "3", "61.0 ± 1.0"],
-        ["byol", "3", "66.2 ± 1.2"],
+        ["simclr", "3", "61.0 ± 1.0 (void)"],
+        ["byol", "3", "66.2 ± 1.2 (void)"],
     ]
+    assert [row["verdict"] for row in comparison.as_json()["differences"]] == ["void"]
+    assert "no claim rests on it" in comparison.note()
     assert comparison.as_json()["floors"]["raw pixels"] == {"linear": 0.855}
     assert next(row[:3] for row in comparison.number_table().rows) == ["raw pixels", "linear", "0.855"]
     (runs[0] / "floors.json").unlink()

@@ -18,7 +18,7 @@ from unisono.studies.correlation import correlation, correlations, pairs_of
 from unisono.studies.figure import draw_study, moved, paper_value
 from unisono.studies.grid import make_cells
 from unisono.studies.mean_curve import mean_curve
-from unisono.studies.output import as_markdown, write_numbers, write_pictures
+from unisono.studies.output import as_markdown, small_print, write_numbers, write_pictures
 from unisono.studies.results import Results, Summary, collect, mean_and_deviation, number
 from unisono.studies.study import UNTRAINED, read_study
 from unisono.studies.study_report import study_report
@@ -254,6 +254,9 @@ def test_floors_are_part_of_the_table(tmp_path: Path, rows: str) -> None:
     table = study_table(results, "linear")
     if rows == "variants":
         assert ["raw pixels", "85.5", ""] in table.rows
+        (simclr,) = [row for row in table.rows if row[0] == "SimCLR"]
+        assert simclr[1].startswith("65.0 ± 7.1 (void)"), "it is not above raw pixels"
+        assert "no claim rests on it" in small_print(results)
     else:
         assert "raw pixels" in table.heads
         assert next(row for row in table.rows if row[0] == "alpha 0.1")[table.heads.index("raw pixels")] == "85.5"

@@ -35,6 +35,10 @@ def compare(
     metrics: Annotated[
         list[str] | None, typer.Option("--metric", metavar="NAME", help="Default: all probes; repeatable.")
     ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="Ask whether groups are equal: larger differences count only."),
+    ] = None,
     format: Annotated[Format, typer.Option(help="Default terminal.", show_default=False)] = Format.terminal,
     html: Annotated[Path | None, typer.Option(help="Also write a report with all curves to this .html file.")] = None,
     json: options.Json = False,
@@ -42,19 +46,20 @@ def compare(
     """Compare runs in one table.
 
     RUN is a run directory, or a directory of such. Runs that differ in their seeds alone are shown as mean and standard
-    deviation; all others are compared with the first: paired differences, and from three seeds on their 95% interval and the
-    smallest difference that could have been seen.
+    deviation; all others are compared with the first: paired differences, and from three seeds on their 95% interval, the
+    smallest difference that could have been seen, and a verdict by the rule of the papers' claims.
 
     Example: unisono compare runs/demo runs/clusters --metric linear
     """
     from unisono.runs.files import write_atomically
     from unisono.studies.comparison import compare as compare_runs
 
-    comparison = compare_runs(runs, metrics or ())
+    comparison = compare_runs(runs, metrics or (), margin)
     if html is not None:
         from unisono.studies.comparison_report import comparison_report
 
-        words = [*map(str, runs), *(word for metric in metrics or () for word in ("--metric", metric)), "--html", str(html)]
+        words = [*map(str, runs), *(word for metric in metrics or () for word in ("--metric", metric))]
+        words += [*([] if margin is None else ["--margin", f"{margin:g}"]), "--html", str(html)]
         write_atomically(html, comparison_report(comparison, shlex.join(["unisono", "compare", *words])).encode())
     if json:
         print(json_format.dumps(comparison.as_json()))

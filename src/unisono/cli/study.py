@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 RUNS = Path("runs")
+TUNING = Path("tuning")
 
 
 def study(
@@ -48,6 +49,12 @@ def study(
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Make one step of every cell; show its memory and the time that it would take.")
     ] = False,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROUNDS", help="Choose the learning rate of every variant without labels, by trials of so many rounds."
+        ),
+    ] = None,
     config: Annotated[bool, typer.Option("--config", help="With --dry-run: show the options of every run.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -69,7 +76,7 @@ def study(
     from unisono.studies.runner import check_same
     from unisono.studies.study import read_study
 
-    _check(config=config, dry_run=dry_run, json=json, rehearse=rehearse, jobs=jobs)
+    _check(config=config, dry_run=dry_run, json=json, rehearse=rehearse, tune=tune, jobs=jobs)
     chosen = read_study(reference, scale)
     chosen = chosen if name is None else replace(chosen, directory=name)
     overrides = [*(["engine.workers=0"] if jobs > 1 else []), *(settings or ())]
@@ -81,6 +88,11 @@ def study(
         rehearse_study(chosen, cells, everything, jobs, as_json=json)
         return
     check_cells(cells, chosen.config.scale)
+    if tune is not None:
+        from unisono.cli.study_tuning import tune_study
+
+        tune_study(chosen, cells, tune, TUNING if directory == RUNS else directory, as_json=json)
+        return
     if config:
         _print_configs(cells)
         return
@@ -114,7 +126,7 @@ def study(
         raise typer.Exit(FAILED)
 
 
-def _check(*, config: bool, dry_run: bool, json: bool, rehearse: bool, jobs: int) -> None:
+def _check(*, config: bool, dry_run: bool, json: bool, rehearse: bool, tune: int | None, jobs: int) -> None:
     """Refuse flags that do not go together."""
     from unisono.core.errors import UserError
 
@@ -124,6 +136,10 @@ def _check(*, config: bool, dry_run: bool, json: bool, rehearse: bool, jobs: int
         raise UserError("--config prints TOML and --json prints JSON: give one of the two.")
     if rehearse and dry_run:
         raise UserError("--dry-run runs nothing and --rehearse makes one step of every cell: give one of the two.")
+    if tune is not None and (dry_run or rehearse):
+        raise UserError("--tune runs trials, --dry-run and --rehearse run none: give one of the three.")
+    if tune is not None and tune < 1:
+        raise UserError(f"--tune takes the rounds of a trial, at least 1, got {tune}.")
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
 

@@ -20,6 +20,7 @@ from unisono.deploy.policy_tables import BoundsTable
 from unisono.deploy.refusal import RefusedError
 from unisono.deploy.resources import check_time
 from unisono.engines.flower.messages import Request
+from unisono.evaluation.config import is_due
 from unisono.privacy.local_dp import LocalDp
 
 MOST_CLIENTS = 100_000
@@ -50,12 +51,14 @@ def check_bounds(config: Config, method: Method, bounds: BoundsTable) -> None:
 
 
 def check_place(config: Config, method: Method, request: Request, is_training: bool) -> None:
-    """Refuse rounds and phases that the run does not have: each of them would be one more answer."""
+    """Refuse rounds and phases that the run does not have, and scores that nobody asked for: each would be one more answer."""
     rounds = config.federation.rounds
     if not 0 <= request.round < rounds:
         raise RefusedError(f"this run has {rounds} rounds, and the request names another")
     if is_training and request.phase not in method.phase_names:
         raise RefusedError(f"method {method.name!r} has the phases {', '.join(method.phase_names)}, and no other")
+    if not is_training and not is_due(config.evaluation.probe_every, request.round + 1, rounds):
+        raise RefusedError(f"the recipe asks for scores every {config.evaluation.probe_every} rounds and after the last")
     if not 0 <= request.seed < 2**63:
         raise RefusedError("the seed of a run is a whole number below 2^63")
 

@@ -32,6 +32,7 @@ from unisono.deploy.directories import (
     config_text,
     write_keys,
 )
+from unisono.deploy.ledger import keep_first_key
 from unisono.deploy.members import MEMBERS_FILE, Members, read_members, stored_members, trusted_authorities
 from unisono.deploy.policy_tables import canonical, strict_tables
 from unisono.deploy.server_audit import record
@@ -178,6 +179,7 @@ def accept(path: Path, welcome_file: Path, told: str | None) -> int:
     if not (path / "runtime.secret").is_file():
         write_secret(path / "runtime.secret", secrets.token_bytes(32))
     if key_file.name == NEW_KEY:
+        keep_first_key(path)
         (path / "node.pub").write_text(members.clients[client] + "\n")
         key_file.replace(path / "node.key")
     if not (path / CLIENT_FILE).is_file():

@@ -18,10 +18,13 @@ from unisono.core.errors import UserError
 from unisono.deploy.chain import Chain, DamagedChainError, Line
 from unisono.deploy.directories import ClientDirectory
 from unisono.privacy.accountant import gaussian_epsilon
+from unisono.runs.files import write_atomically
 
 Kind = Literal["describe", "train", "evaluate"]
 ANSWERS = ("train", "evaluate")
 LEDGER = "ledger.jsonl"
+FIRST_KEY = "first.pub"
+"""The client's first public key, kept when it gets another: chains name it in their first line."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,16 @@ def reset_ledger(directory: ClientDirectory, spent_epsilon: float) -> Path:
     return Chain.aside(file, _start(directory), entry)
 
 
+def keep_first_key(path: Path) -> None:
+    """Keep the public key that ledger and audit began with, before another takes its place.
+
+    Args:
+        path: the client's directory.
+    """
+    if (path / "node.pub").is_file() and not (path / FIRST_KEY).is_file():
+        write_atomically(path / FIRST_KEY, (path / "node.pub").read_bytes())
+
+
 def _start(directory: ClientDirectory) -> bytes:
-    public = directory.path / "node.pub"
-    return public.read_bytes() if public.is_file() else b""
+    files = (directory.path / name for name in (FIRST_KEY, "node.pub"))
+    return next((file.read_bytes() for file in files if file.is_file()), b"")

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -108,23 +108,23 @@ def _look_after_runs(directory: ServerDirectory, seconds: float = 2.0) -> None:
     from unisono.deploy.runs import launch
     from unisono.deploy.wanted import RunKeeper
 
-    _admit(directory)
     with (directory.path / "logs" / "runs.log").open("a") as log:
 
         def tell(sentence: str) -> None:
             print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {sentence}", file=log, flush=True)
 
+        _admit(directory, tell)
         keeper = RunKeeper(directory, lambda path: launch(directory, path), tell)
         while True:
             keeper.look()
             time.sleep(seconds)
 
 
-def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
-    """Admit the nodes with the federation's public keys, and no others, as soon as the SuperLink answers."""
+def _admit(directory: ServerDirectory, tell: Callable[[str], None], seconds: float = 120.0) -> None:
+    """Admit the nodes with the federation's keys, and no others, as soon as the SuperLink answers; tell if that takes long."""
     from unisono.engines.flower.control import Control
 
-    deadline = time.monotonic() + seconds
+    told_at = time.monotonic()
     while True:
         try:
             with Control(directory.address, directory.certificate, directory.token) as control:
@@ -133,7 +133,8 @@ def _admit(directory: ServerDirectory, seconds: float = 120.0) -> None:
                 else:
                     control.admit_only(directory.admitted_keys)
             return
-        except UserError:
-            if time.monotonic() > deadline:
-                raise
+        except UserError as error:
+            if time.monotonic() > told_at + seconds:
+                tell(f"clients cannot be admitted yet: {error}")
+                told_at = time.monotonic()
             time.sleep(0.5)

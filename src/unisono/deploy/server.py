@@ -41,6 +41,8 @@ from unisono.runs.evaluation import Evaluation, EvaluationCallback
 from unisono.runs.releases import ReleaseLog
 
 POLL = 0.3
+MOST_LOCAL = 2**14
+"""Bytes of what stands for a client's local state here: its name. The state itself is on the client's own disk."""
 PUBLIC_TABLES = (
     "format", "method", "graph", "views", "model", "training", "federation", "cohort", "aggregation", "privacy", "compression",
     "consent", "evaluation", "labels",
@@ -221,8 +223,9 @@ def _engine(
     masks = config.privacy.secure_aggregation
     # A masked sum has words of its own.
     postprocessor = Postprocessor(config.privacy, CompressionConfig() if masks else config.compression, method.shares)
+    engine = config.engine
     policy = ServerPolicy(
-        method, postprocessor, config.aggregation, config.engine.client_timeout, config.engine.max_message_mib, POLL
+        method, postprocessor, config.aggregation, engine.client_timeout, engine.max_message_mib, POLL, MOST_LOCAL
     )
     expected = config.cohort.expected_size(members.num_clients)
     members.patience = host.config.start_timeout

@@ -166,7 +166,8 @@ def _start(entry: _Running, log: IO[bytes]) -> None:
 def _look_after(entry: _Running, log: IO[bytes]) -> bool:
     """Restart a process that has ended, later each time it ends soon; return whether it has just ended."""
     now = time.monotonic()
-    rotate_log(Path(log.name))
+    with contextlib.suppress(OSError):  # on a full disk the processes matter more than their logs
+        rotate_log(Path(log.name))
     if entry.process is not None:
         if entry.process.poll() is None:
             return False

@@ -77,7 +77,7 @@ class RunKeeper:
         for file in sorted(self._server.runs.glob(f"*/{WANTED_FILE}")):
             try:
                 self._look_at(RunDirectory.open(file.parent))
-            except (UserError, OSError) as error:
+            except Exception as error:  # whatever is wrong with one run, the others go on
                 self._tell(f"run {file.parent.name} cannot be continued now: {error}")
 
     def _look_at(self, directory: RunDirectory) -> None:

@@ -38,6 +38,17 @@ FRACTIONS: dict[ProbeName, float] = {
 """Share of the labels that a probe fine-tunes with."""
 
 
+def is_due(every: int, done: int, last: int) -> bool:
+    """Return whether scores are taken after so many rounds: every few rounds, and after the last.
+
+    Args:
+        every: rounds between evaluations; 0 evaluates the last round only.
+        done: rounds so far.
+        last: length of the run.
+    """
+    return (every > 0 and done % every == 0) or done == last
+
+
 class EvaluationConfig(Section):
     """The table ``[evaluation]``: when and how the encoder is looked at."""
 

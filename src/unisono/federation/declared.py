@@ -81,7 +81,7 @@ def check_weight(update: Update, most: float) -> None:
 
 def check_metric_name(name: str) -> None:
     """Raise a ValueError if a metric would overwrite something else in the logs."""
-    if not isinstance(name, str) or name in RECORD_KEYS or name.startswith("probe."):
+    if not isinstance(name, str) or not name.isprintable() or name in RECORD_KEYS or name.startswith("probe."):
         raise ValueError(f"a metric cannot be called {name!r}, which logs use for something else: choose another name")
 
 

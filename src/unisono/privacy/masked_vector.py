@@ -180,6 +180,33 @@ class Layout:
             {name: (value, weight) for name, (weight, value) in told.items()},
         )
 
+    def check(self, sums: WeightedSums, senders: Mapping[str, int], num_clients: int) -> None:
+        """Raise a ValueError if no honest clients can have this sum: one of them has sent words that no update gives.
+
+        Args:
+            sums: what ``unpack`` returned.
+            senders: by group, how many of the clients said that they send it.
+            num_clients: whose vectors were added up.
+        """
+        slack = 1e-6 * num_clients
+        weights = {**{f"group {group}": weight for group, weight in sums.weights.items()}, "the clients": sums.weight}
+        weights |= {f"metric {name}": weight for name, (_, weight) in sums.metrics.items()}
+        for what, weight in weights.items():
+            most = senders.get(what.removeprefix("group "), num_clients)
+            if not -slack <= weight <= most + slack:
+                raise ValueError(f"the weight of {what} is {weight:.3g}, and {most} clients have at most {most}")
+        for group, number in sums.counts.items():
+            if number != senders.get(group, 0):
+                raise ValueError(f"{number} clients count as senders of group {group!r}, and {senders.get(group, 0)} said so")
+        for name, shape, is_short in self.template.tensors:
+            if not math.prod(shape):
+                continue
+            ring, limit = (self.short, self.limits[name]) if is_short else (self.wide, WIDE_LIMIT)
+            most = (sums.weights[name.split("/", 1)[0]] + num_clients / ring.top + slack) * limit
+            largest = float(sums.tensors[name].abs().max())
+            if largest > most:
+                raise ValueError(f"{name} holds a sum of {largest:.3g}, and at most {most:.3g} can be")
+
 
 @dataclass(frozen=True)
 class WeightedSums:

@@ -195,6 +195,15 @@ def pair_mask(private: X25519PrivateKey, public: bytes, place: bytes, first: int
     return derive(secret, digest(b"pair", place, canonical(sorted((first, second)))))
 
 
+def is_key(public: bytes) -> bool:
+    """Return whether a secret can be agreed on with a public key; there are a few with which every exchange fails."""
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
 def sign(own: int, other: int) -> int:
     """Return whether a client adds (1) or subtracts (-1) the mask that it shares with another."""
     return 1 if own < other else -1

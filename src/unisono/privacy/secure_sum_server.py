@@ -10,12 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from unisono.privacy.ring import Words, add_streams
 from unisono.privacy.secure_sum import (
+    MIN_COHORT,
     Card,
     Revealed,
     SumTerms,
     Verify,
     alive_body,
     commitment,
+    is_key,
     mask_place,
     pair_mask,
     self_mask,
@@ -66,6 +68,8 @@ class ServerSum:
         signed = self._verify(client_id, card.body(self._terms.digest), card.signature)
         if card.client != client_id or not signed:
             raise ValueError("its card is not signed by its key for this request")
+        if not (is_key(card.share_key) and is_key(card.mask_key)):
+            raise ValueError("its card holds a key with which no exchange works")
         self._cards[client_id] = card
 
     def take_shares(self, client_id: int, boxes: Mapping[int, bytes], seed_commitment: bytes) -> None:
@@ -108,11 +112,19 @@ class ServerSum:
     # --- what clients are sent
 
     def cards(self) -> list[Card]:
-        """Return the cards of the clients that send the same tensors, the largest number of them."""
+        """Return the cards of the clients that send the same tensors, the largest number of them.
+
+        Whoever sends a group that too few others send is left out, where enough stay: with it the others would refuse.
+        """
         templates = Counter(card.template for card in self._cards.values())
         if templates:
             chosen = max(sorted(templates), key=lambda template: templates[template])
             self._cards = {client: card for client, card in self._cards.items() if card.template == chosen}
+        senders = Counter(group for card in self._cards.values() for group in card.groups)
+        lonely = {group for group, number in senders.items() if number < MIN_COHORT}
+        others = {client: card for client, card in self._cards.items() if not lonely & set(card.groups)}
+        if len(others) >= self._terms.threshold:
+            self._cards = others
         self._need(len(self._cards), "sent a card")
         cards = [self._cards[client] for client in sorted(self._cards)]
         self._sid = sum_id(self._terms, cards)

@@ -14,7 +14,7 @@ from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.data.partition import Partition, mean_number_held
 from unisono.data.views import ViewsConfig, make_views
-from unisono.evaluation.config import EvaluationConfig, chosen_probes
+from unisono.evaluation.config import EvaluationConfig, chosen_probes, is_due
 from unisono.evaluation.floors import Floors, measure_floors
 from unisono.evaluation.linear import LinearClassifier
 from unisono.evaluation.probe_data import ProbeData
@@ -145,7 +145,7 @@ class Evaluation(Callback):
         return {}
 
     def on_round_end(self, state: ServerState, record: RoundRecord) -> None:
-        if (self._every > 0 and state.round % self._every == 0) or state.round == self._num_rounds:
+        if is_due(self._every, state.round, self._num_rounds):
             self.evaluate(state, record)
 
 

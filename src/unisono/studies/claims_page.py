@@ -25,7 +25,7 @@ Every claim is judged at one scale:
 | mini | fashion-mini and a small convnet, about a minute a run |
 | small | the paper's kind of data on two cores, at most six minutes a run |
 | long | the same, up to an hour a run |
-| paper | the paper's own setting |
+| paper | the paper's own setting; that of CF-CL fits two cores |
 
 A claim that does not hold at a small scale may hold at the paper's.
 
@@ -48,12 +48,14 @@ among themselves.
 
 Effects are in points of accuracy unless a unit is given.
 
-**Tuning.** Tables and figures of Orchestra at mini scale gave every method the same effort: the learning rate of four with
-the best label-free score ([tuning](tuning.md)). That score chose the second-worst of RotPred's rates there. All others had no
-tuning per method: Orchestra at small scale has one rate of ours for all methods; user verification at mini and small scale
-differs from its rival in `uv_weight` alone; FedMCC's tables of clusters have one rate of ours, its tables of features the
-paper's, and their baselines, FedU in both, the rate of FedU's public code; CF-CL's rows have the paper's rate, and rows
-marked *ours* one of ours. A verdict on such a table may be one on the rate.
+**Tuning.** `unisono study NAME --tune 5` gives every row of a table the same effort: the learning rate of four with the best
+label-free score ([tuning](tuning.md)). Tables and figures of Orchestra at mini scale were tuned so, in trials of five
+rounds; the rates are in their recipe. That score chose the second-worst of RotPred's rates. The others were not tuned, as it
+takes longer than their runs could be given: by its own estimate 11 to 15 minutes of two cores for each of the seven methods
+of `orchestra-table-1` at small scale, where all have one rate of ours. User verification and its rival differ in `uv_weight`
+alone at mini and small scale, with one rate of ours. FedMCC's tables of clusters have one rate of ours, its tables of
+features the paper's, and their baselines, FedU in both, the rate of FedU's public code. CF-CL's rows have the paper's rate,
+and rows marked *ours* one of ours. A verdict on such a table may be one on the rate.
 """
 NOTHING_YET = "**No result is kept yet**, so every claim reads *not run at this scale*."
 CHANGES = (

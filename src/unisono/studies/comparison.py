@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,19 @@ from unisono.core.errors import UserError
 from unisono.evaluation.floors import floor_rows, mean_floors
 from unisono.runs.directory import RunDirectory
 from unisono.studies.history import in_percent
-from unisono.studies.results import mean_and_deviation, number, signed
+from unisono.studies.results import VOID_RULE, marked, mean_and_deviation, number, signed
 from unisono.studies.seed_groups import Group, put_together, read_runs
-from unisono.studies.significance import RULE, Difference, compare_pairs, holm
+from unisono.studies.significance import ALPHA, RULE, Difference, compare_pairs, holm, margin_needed, t_interval
 from unisono.studies.tables import TextTable, latex_text
 
 UNSAID = "-"
-DIFFERENCE_HEADS = ("difference", "difference deviation", "pairs", "low", "high", "could see", "t-test", "corrected")
+DIFFERENCE_HEADS = ("difference", "difference deviation", "pairs", "low", "high", "could see", "t-test", "corrected", "verdict")
 """Heads of the columns about the difference between a group and the first one."""
+HIGHER = "Higher and lower: p is below 0.05."
+EQUAL = (
+    "Equal: the interval at 90% lies within the margin of {margin:g}; not equal: the interval at 95% lies wholly outside it. "
+    "Verdicts of equality are not corrected for the number of groups."
+)
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,12 @@ class Comparison:
     Args:
         groups: in the order of their first runs.
         metrics: what is compared.
+        margin: differences up to it count as none, in points of accuracies; None: groups are asked to differ.
     """
 
     groups: Sequence[Group]
     metrics: Sequence[str]
+    margin: float | None = None
 
     @property
     def floors(self) -> dict[str, dict[str, float]]:
@@ -44,10 +52,7 @@ class Comparison:
 
     def table(self) -> TextTable:
         """Return mean and deviation over seeds: a row per group, a column per metric."""
-        rows = [
-            [group.label, _seeds(group), *(mean_and_deviation(group.summary(m), m) for m in self.metrics)]
-            for group in self.groups
-        ]
+        rows = [[group.label, _seeds(group), *(self._value(group, metric) for metric in self.metrics)] for group in self.groups]
         floors = [[name, "", *(number(floor.get(m), m) for m in self.metrics)] for name, floor in self.floors.items()]
         return TextTable(["", "seeds", *self.metrics], [*floors, *rows])
 
@@ -56,6 +61,8 @@ class Comparison:
         sentences = ["Mean ± standard deviation over seeds."]
         if any(map(in_percent, self.metrics)):
             sentences.append("Accuracies in percent.")
+        if self.floors:
+            sentences.append(VOID_RULE)
         unfinished = [f"{group.label}, {run.standing}" for group in self.groups for run in group.unfinished]
         if unfinished:
             sentences.append(f"Not finished, and counted with the latest values so far: {'; '.join(unfinished)}.")
@@ -74,11 +81,10 @@ class Comparison:
         for metric in self.metrics:
             for group, difference, corrected in self.differences(metric):
                 ends = [signed(end, metric) for end in difference.interval or ()]
-                said = [" to ".join(ends) or UNSAID, number(self._could_see(difference, metric), metric) or UNSAID]
-                said.append(_p(corrected))
+                said = [" to ".join(ends) or UNSAID, _p(corrected), self._verdict_words(group, difference, corrected, metric)]
                 if difference.mean is not None:
                     rows.append([group.label, metric, signed(difference.mean, metric), str(difference.num_pairs), *said])
-        heads = ["", "metric", "difference", "pairs", "95% interval", "could see", "p"]
+        heads = ["", "metric", "difference", "pairs", "95% interval", "p", "verdict"]
         width = len(heads) if any(row[4] != UNSAID for row in rows) else 4
         return TextTable(heads[:width], [row[:width] for row in rows], num_names=2)
 
@@ -92,9 +98,50 @@ class Comparison:
         if any(difference.interval is not None for difference in found):
             sentences[0] = f"Differences are those to {self.groups[0].label}. {RULE.replace('Differences', 'They', 1)}"
             sentences.append("p is that of the paired t-test, two-sided, after Holm for the number of groups.")
+            sentences.append(EQUAL.format(margin=self.margin) if self.margin is not None else HIGHER)
         if reasons:
             sentences.append(f"Whether they are significant cannot be said where there are {'; or '.join(reasons)}.")
         return " ".join(sentences)
+
+    def verdict(self, group: Group, difference: Difference, corrected: float | None, metric: str) -> str:
+        """Return what is decided about a group and the first one: void, higher, lower, equal, not equal or undecided.
+
+        Args:
+            group: another than the first.
+            difference: between the two.
+            corrected: p-value of the t-test after Holm.
+            metric: what is compared.
+        """
+        if difference.interval is None or difference.mean is None or difference.deviation is None:
+            return UNSAID
+        if any(self._is_void(one, metric) for one in (self.groups[0], group)):
+            return "void"
+        if self.margin is None:
+            decided = corrected is not None and corrected < ALPHA
+            return ("higher" if difference.mean > 0 else "lower") if decided else "undecided"
+        margin = self.margin / 100 if in_percent(metric) else self.margin
+        low, high = t_interval(difference.mean, difference.deviation, difference.num_pairs, 1 - 2 * ALPHA)
+        if -margin < low and high < margin:
+            return "equal"
+        return "not equal" if difference.interval[0] > margin or difference.interval[1] < -margin else "undecided"
+
+    def _verdict_words(self, group: Group, difference: Difference, corrected: float | None, metric: str) -> str:
+        verdict = self.verdict(group, difference, corrected, metric)
+        if verdict != "undecided":
+            return verdict
+        if self.margin is None:
+            return f"undecided (could see {number(self._could_see(difference, metric), metric)})"
+        needed = margin_needed(difference.num_pairs) * (difference.deviation or 0.0)
+        return f"undecided (a margin of {number(needed, metric)})"
+
+    def _is_void(self, group: Group, metric: str) -> bool:
+        return self._value(group, metric) != mean_and_deviation(group.summary(metric), metric)
+
+    def _value(self, group: Group, metric: str) -> str:
+        """Return mean and deviation, marked where the mean is not above the floors of the group's runs."""
+        summary, floors = group.summary(metric), mean_floors([RunDirectory(run.path).floors for run in group.runs])
+        text = mean_and_deviation(summary, metric)
+        return marked(text, summary.mean, {name: scores.get(metric) for name, scores in floors.items()})
 
     def _could_see(self, difference: Difference, metric: str) -> float | None:
         """Return what could have been seen after the correction for all groups with a p-value."""
@@ -110,7 +157,10 @@ class Comparison:
                 for name, scores in self.floors.items()
                 if metric in scores
             ]
-            found = {group.label: self._numbers(difference, p, metric) for group, difference, p in self.differences(metric)}
+            found = {
+                group.label: self._numbers(difference, p, metric, self.verdict(group, difference, p, metric))
+                for group, difference, p in self.differences(metric)
+            }
             for group in self.groups:
                 summary, unfinished = group.summary(metric), group.unfinished
                 counts = [len(summary.values), len(group.runs), len(group.runs) - len(unfinished)]
@@ -118,11 +168,11 @@ class Comparison:
                 rows.append([group.label, metric, *own, *found.get(group.label, [""] * len(DIFFERENCE_HEADS))])
         return TextTable(heads, rows, num_names=2)
 
-    def _numbers(self, difference: Difference, corrected: float | None, metric: str) -> list[str]:
+    def _numbers(self, difference: Difference, corrected: float | None, metric: str, verdict: str) -> list[str]:
         """Return the cells below ``DIFFERENCE_HEADS``."""
         ends = difference.interval or (None, None)
         said = [*ends, self._could_see(difference, metric), difference.t_test, corrected]
-        return list(map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *said]))
+        return [*map(_digits, [difference.mean, difference.deviation, difference.num_pairs, *said]), verdict]
 
     def as_markdown(self) -> str:
         """Return the tables as Markdown, with explanations."""
@@ -168,6 +218,7 @@ class Comparison:
                     "could_see": self._could_see(difference, metric),
                     "t_test": difference.t_test,
                     "corrected": corrected,
+                    "verdict": self.verdict(group, difference, corrected, metric),
                     "reason": difference.reason,
                 }
                 for metric in self.metrics
@@ -176,13 +227,16 @@ class Comparison:
         }
 
 
-def compare(paths: Iterable[Path], metrics: Sequence[str] = ()) -> Comparison:
+def compare(paths: Iterable[Path], metrics: Sequence[str] = (), margin: float | None = None) -> Comparison:
     """Read runs and put those together that differ by their seed alone.
 
     Args:
         paths: run directories, or directories of such.
         metrics: what to compare; none: the probes that all groups have, or where there is none such, all.
+        margin: differences up to it count as none, in points of accuracies.
     """
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"The margin must be a number above 0, got {margin:g}.")
     runs = read_runs(paths)
     groups = put_together(runs)
     every = list(dict.fromkeys(name for run in runs for name in run.history.probes()))
@@ -194,7 +248,7 @@ def compare(paths: Iterable[Path], metrics: Sequence[str] = ()) -> Comparison:
             raise UserError(f"None of the runs has a metric {metric!r}. Known: {', '.join(known)}.")
     if not chosen:
         raise UserError("None of the runs has been probed yet: name a metric with --metric, such as --metric loss.")
-    return Comparison(groups, chosen)
+    return Comparison(groups, chosen, margin)
 
 
 def _seeds(group: Group) -> str:

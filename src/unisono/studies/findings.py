@@ -16,7 +16,7 @@ from unisono.evaluation.floors import PIXELS, UNTRAINED
 from unisono.studies.claims import Paper
 from unisono.studies.findings_figures import draw_cells, draw_effects
 from unisono.studies.numbers import CellNumbers, Numbers
-from unisono.studies.results import Summary, mean_and_deviation, number
+from unisono.studies.results import Summary, marked, mean_and_deviation, number
 from unisono.studies.tables import TextTable
 from unisono.studies.verdict_text import num_seeds, our_effect, verdict_words
 from unisono.studies.verdicts import Verdict, Word, judge_paper
@@ -106,11 +106,16 @@ def _table(cells: Sequence[CellNumbers], metric: str) -> str:
     for variant in dict.fromkeys(cell.variant for cell in cells):
         own = [places.get((variant, setting)) for setting in settings]
         seeds = " or ".join(str(count) for count in sorted({len(cell.seeds) for cell in own if cell}))
-        rows.append([variant, seeds, *(_mean(cell, metric) if cell else "" for cell in own)])
+        rows.append([variant, seeds, *(_mean(cell, metric, places) if cell else "" for cell in own)])
     heads = [metric if setting == "all" else setting for setting in settings]
     return TextTable(["", "seeds", *heads], rows).as_markdown()
 
 
-def _mean(cell: CellNumbers, metric: str) -> str:
+def _mean(cell: CellNumbers, metric: str, places: Mapping[tuple[str, str], CellNumbers]) -> str:
+    """Return mean and deviation of a cell, and whether it is void."""
     values = list(cell.by_seed(metric).values())
-    return mean_and_deviation(Summary(values, len(cell.seeds)), metric)
+    text = mean_and_deviation(Summary(values, len(cell.seeds)), metric)
+    row = places.get((UNTRAINED, cell.setting))
+    floors = {name: cell.floor(name, metric) for name in (PIXELS, UNTRAINED)}
+    least = floors if row is None else floors | {UNTRAINED: row.mean(metric)}
+    return text if cell.variant == UNTRAINED else marked(text, cell.mean(metric), least)

@@ -53,13 +53,16 @@ class Cell:
         """Name of the cell on the screen."""
         return ", ".join(filter(None, [self.variant, "" if self.setting == "all" else self.setting, f"seed {self.seed}"]))
 
-    def layered(self) -> LayeredConfig:
-        """Return the options of the run, each with its source."""
+    def layers(self) -> list[Layer]:
+        """Return what the study and the user set above the recipe."""
         chosen = {} if self.method is None else {"method": {"name": self.method}}
         own = {"seed": self.seed, "name": self.path.name, "directory": str(self.path.parent)}
         layers = [Layer("study", chosen), Layer("study", parse_overrides(self.assignments))]
-        layers += [Layer("--set", parse_overrides(self.overrides)), Layer("study", {"run": own})]
-        return assemble(self.reference, layers)
+        return [*layers, Layer("--set", parse_overrides(self.overrides)), Layer("study", {"run": own})]
+
+    def layered(self) -> LayeredConfig:
+        """Return the options of the run, each with its source."""
+        return assemble(self.reference, self.layers())
 
     def config(self) -> Config:
         """Return the resolved config; UserError if its parts do not fit."""

@@ -10,7 +10,7 @@ from unisono.runs.files import write_atomically
 from unisono.studies.claims import read_papers
 from unisono.studies.correlation import correlations
 from unisono.studies.figure import draw_study
-from unisono.studies.results import Results
+from unisono.studies.results import VOID_RULE, Results
 from unisono.studies.runner import CellStatus
 from unisono.studies.study_report import study_report
 from unisono.studies.tables import run_table, study_table
@@ -86,7 +86,8 @@ def small_print(results: Results) -> str:
         words.append("The paper's numbers are in square brackets.")
     if config.plot == "scatter" and len(config.metrics) > 1:
         words.append(correlations(results, config.metrics[0], config.metrics[1]))
-    return " ".join(words)
+    lines = [" ".join(words), *([VOID_RULE] if any(map(results.floors, config.metrics)) else [])]
+    return "\n".join(lines)
 
 
 def seeds_of(results: Results) -> list[int]:

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from unisono.evaluation.floors import PIXELS, UNTRAINED
 from unisono.runs.directory import RunDirectory
 from unisono.studies.grid import Cell
 from unisono.studies.history import History, in_percent, parse_time_to_target
 from unisono.studies.numbers import FinishedRun, Numbers, cell_numbers
 from unisono.studies.runner import CellStatus, status_of
 from unisono.studies.study import Study
+
+VOID_RULE = "(void): not above raw pixels and untrained weights, so no claim rests on it."
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,12 @@ def mean_and_deviation(summary: Summary, metric: str) -> str:
         return "not reached" if parse_time_to_target(metric) else ""
     text = with_deviation(summary.mean, summary.spread, metric)
     return text if len(summary.values) == summary.num_runs else f"{text} ({len(summary.values)} of {summary.num_runs})"
+
+
+def marked(text: str, mean: float | None, floors: Mapping[str, float | None]) -> str:
+    """Return the text of a cell, with a mark if its mean is not above raw pixels and untrained weights."""
+    known = [value for name in (PIXELS, UNTRAINED) if (value := floors.get(name)) is not None]
+    return f"{text} (void)" if text and mean is not None and known and mean <= max(known) else text
 
 
 def _run_as_json(cell_result: CellResult) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.studies.results import Results, mean_and_deviation, number
+from unisono.evaluation.floors import UNTRAINED
+from unisono.studies.results import Results, marked, mean_and_deviation, number
 
 _LATEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "±": r"$\pm$", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
@@ -52,6 +53,8 @@ class TextTable:
 def study_table(results: Results, metric: str, paper: bool = True) -> TextTable:
     """Return mean and deviation of a metric, floors first: variants down and settings across, or as the study says.
 
+    A mean that is not above raw pixels and untrained weights is marked void.
+
     Args:
         results: of the study.
         metric: one of the study's.
@@ -67,7 +70,12 @@ def study_table(results: Results, metric: str, paper: bool = True) -> TextTable:
         variant, setting = (row, column) if by_variant else (column, row)
         if variant in floors:
             return number(floors[variant].get(setting), metric)
-        ours = mean_and_deviation(results.summary(metric, variant, setting), metric)
+        summary = results.summary(metric, variant, setting)
+        ours = mean_and_deviation(summary, metric)
+        if variant != UNTRAINED:
+            least = {name: scores.get(setting) for name, scores in floors.items()}
+            own = {UNTRAINED: results.summary(metric, UNTRAINED, setting).mean} if UNTRAINED in study.row_names else {}
+            ours = marked(ours, summary.mean, least | own)
         theirs = paper_number(study.paper_number(metric, variant, setting)) if paper else ""
         return f"{ours or '-'} [{theirs}]" if theirs else ours
 

@@ -10,13 +10,15 @@ from hypothesis import given
 
 pytest.importorskip("flwr")
 
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
+from tests.attacks import attack
 from tests.core.payloads import PAYLOADS, same
 from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import to_bytes
+from unisono.deploy.server import MOST_LOCAL
 from unisono.engines.flower.messages import (
     INLINE,
     TEXTS,
@@ -29,6 +31,7 @@ from unisono.engines.flower.messages import (
     read_request,
     read_values,
     values_content,
+    with_checksum,
 )
 from unisono.federation.client_turn import ClientResult, ClientStats
 
@@ -114,6 +117,27 @@ def test_a_message_without_a_checksum_is_refused() -> None:
     del content[TEXTS]
     with pytest.raises(ValueError, match="no checksum of its texts: both sides need the same version"):
         read_values(content, "question")
+
+
+@attack("B8", "Answers with a text that is nested a hundred thousand times", "refused as unreadable; the run goes on")
+def test_a_text_that_is_nested_too_deeply_is_unreadable() -> None:
+    deep = "[" * 100_000
+    answer = with_checksum(RecordDict({"answer": ConfigRecord({"answer": deep})}))
+    with pytest.raises(ClientError, match="nested too deeply"):
+        read_answer(answer, Payload(), Context(0, 0, "train", 0))
+    scores = with_checksum(RecordDict({"scores": ConfigRecord({"values": deep})}))
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_values(scores, "scores")
+
+
+@attack("B8", "Sends a local state of any size for the server to keep in every checkpoint", "refused beyond 16 KiB")
+def test_a_local_state_has_a_size_where_only_its_name_travels() -> None:
+    update = Update(2, 9.0, Payload({"a": {"x": torch.zeros(3)}}), {})
+    answer = ClientResult(update, Payload({"state": {"x": torch.zeros(5000)}}), ClientStats(2, 9, 1, 1, 1.5, {}))
+    content, ctx = answer_content(answer), Context(0, 1, "train", 2)
+    assert read_answer(content, Payload(), ctx).local.groups
+    with pytest.raises(ClientError, match=r"more than the 16384 that are read of one client"):
+        read_answer(content, Payload(), ctx, None, MOST_LOCAL)
 
 
 def test_a_large_payload_comes_back_in_chunks() -> None:

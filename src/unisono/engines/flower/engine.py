@@ -44,6 +44,7 @@ class ServerPolicy:
         timeout: seconds until a client counts as failed; None waits for ever. A client that was faster lately gets less.
         max_message_mib: largest answer that is read, in MiB.
         poll: seconds between two looks for answers.
+        max_local: bytes of a local state that are read; None where states travel with the answers, as in a simulation.
     """
 
     method: Method
@@ -52,6 +53,7 @@ class ServerPolicy:
     timeout: float | None = None
     max_message_mib: float = 1024.0
     poll: float = 0.02
+    max_local: int | None = None
 
 
 class FlowerEngine:
@@ -175,7 +177,8 @@ class FlowerEngine:
         if content is None:
             return ClientError(ctx.round, ctx.phase, client_id, reason)
         try:
-            answer = read_answer(content, _received(task, client_id), ctx, int(self._policy.max_message_mib * MEBIBYTE))
+            limit = int(self._policy.max_message_mib * MEBIBYTE)
+            answer = read_answer(content, _received(task, client_id), ctx, limit, self._policy.max_local)
             most = {other: self._policy.method.max_weight(self._membership.num_samples(other)) for other in task.clients}
             check_weight(answer.update, most.pop(client_id))
             weight = self._policy.aggregation.capped(answer.update.weight, sum(most.values()))

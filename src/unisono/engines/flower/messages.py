@@ -169,7 +169,7 @@ class RequestBuilder:
 def read_request(content: RecordDict) -> Request:
     """Return the request that ``RequestBuilder.build`` wrote; raise a ValueError if its place is no such thing."""
     check_texts(content)
-    place = json.loads(str(content.config_records["place"]["place"]))
+    place = _read_json(content.config_records["place"]["place"])
     seed, number, phase, client = (place[name] for name in ("seed", "round", "phase", "client"))
     if not isinstance(phase, str) or any(type(value) is not int for value in (seed, number, client)):
         raise ValueError("a request names seed, round and client by whole numbers, and its phase by a word")
@@ -182,7 +182,7 @@ def read_request(content: RecordDict) -> Request:
         payload_of(content, "broadcast"),
         payload_of(content, "routed"),
         payload_of(content, "local"),
-        json.loads(str(content.config_records["place"]["extra"])),
+        _read_json(content.config_records["place"]["extra"]),
     )
 
 
@@ -209,7 +209,9 @@ def failure_content(reason: str, details: str = "") -> RecordDict:
     return with_checksum(RecordDict({"failure": ConfigRecord({"reason": reason, "details": details})}))
 
 
-def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int | None = None) -> ClientResult:
+def read_answer(
+    content: RecordDict, received: Payload, ctx: Context, limit: int | None = None, local_limit: int | None = None
+) -> ClientResult:
     """Return a client's answer; raise a ClientError that says why it is none.
 
     Sizes are counted here and not taken from the client.
@@ -218,13 +220,14 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         content: the message's records.
         received: what the client was sent.
         ctx: names round, phase and client.
-        limit: most bytes to read of an update, and of a local state.
+        limit: most bytes to read of an update.
+        local_limit: most bytes to read of a local state; None for as many.
     """
     try:
         check_texts(content)
         if (reason := failure_of(content)) is not None:
             raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, _details(content))
-        told = json.loads(str(content.config_records["answer"]["answer"]))
+        told = _read_json(content.config_records["answer"]["answer"])
         if told["client"] != ctx.client_id:
             raise ValueError(f"the answer is client {told['client']}'s")
         if len(told["metrics"]) > MOST_METRICS or any(len(str(name)) > MOST_NAME for name in told["metrics"]):
@@ -232,7 +235,7 @@ def read_answer(content: RecordDict, received: Payload, ctx: Context, limit: int
         metrics = {str(name): _finite(f"metric {name}", value) for name, value in told["metrics"].items()}
         payload = payload_of(content, "update", limit)
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
-        local = payload_of(content, "local", limit)
+        local = payload_of(content, "local", limit if local_limit is None else local_limit)
         samples, seconds = int(told["samples"]), _finite("the time", told["seconds"])
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
@@ -274,9 +277,17 @@ def read_values(content: RecordDict, name: str) -> dict[str, Any]:
     """Return what ``values_content`` wrote; raise a ValueError if there is none."""
     check_texts(content)
     try:
-        return dict(json.loads(str(content.config_records[name]["values"])))
+        return dict(_read_json(content.config_records[name]["values"]))
     except (LookupError, TypeError) as error:
         raise ValueError(f"the message holds no {name!r}") from error
+
+
+def _read_json(text: object) -> Any:
+    """Return what a text says; raise a ValueError if it says nothing, or is nested so deeply that reading it fails."""
+    try:
+        return json.loads(str(text))
+    except RecursionError as error:
+        raise ValueError("a text of the message is nested too deeply") from error
 
 
 def _finite(what: str, value: Any) -> float:

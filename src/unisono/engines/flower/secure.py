@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from unisono.engines.flower.sums import (
 )
 from unisono.federation.aggregate import Accumulator, AggregationConfig
 from unisono.federation.client_turn import ClientResult
-from unisono.federation.declared import check_update, sent_shares
+from unisono.federation.declared import check_metric_name, check_update, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
 from unisono.privacy.masked_vector import Template, WeightedSums
@@ -184,6 +185,7 @@ class _RoundSum:
         self._templates: dict[str, Template] = {}
         self._train(extra)
         cards = self._sum.cards()
+        self._leave_out(set(self.answers) - {card.client for card in cards})
         template, names = self._templates[cards[0].template], all_metrics(cards)
         layout = sum_layout(template, names, task.broadcast, len(task.clients), self._sums.compression)
         like = layout.empty()
@@ -203,6 +205,11 @@ class _RoundSum:
         message = step_content("reveal", self._nonce, signatures=as_hex(signatures))
         self._step(dict.fromkeys(signatures, message), self._take_revealed)
         self.sums: WeightedSums = layout.unpack(self._sum.total())
+        senders = Counter(group for card in cards if card.client in self.survivors for group in card.groups)
+        try:
+            layout.check(self.sums, senders, len(self.survivors))
+        except ValueError as error:
+            raise VoidSumError(f"a client has sent words that no update gives ({error}): this masked sum is void") from error
         # Who left after its vector had arrived is part of the sum.
         self.failures = {client: error for client, error in self.failures.items() if client not in self.survivors}
 
@@ -242,6 +249,10 @@ class _RoundSum:
             raise ValueError("its update is not masked")
         check_update(answer.update, sent_shares(self._policy.method, self.task.ctx), self.task.broadcast)
         card, template = Card.read(answer.card["card"]), Template.read(answer.card["template"])
+        if not set(card.groups) <= set(self.groups):
+            raise ValueError("its card names groups that this phase does not have")
+        for name in card.metrics:
+            check_metric_name(name)
         if template.digest != card.template:
             raise ValueError("its card is of other tensors than it says")
         template.check(self.groups, self.task.broadcast, MOST_WORDS)
@@ -276,6 +287,10 @@ class _RoundSum:
                 self._fail(client_id, error)
 
         self._engine.ask(requests, self.task.ctx, settle, KIND, STEP_SECONDS)
+
+    def _leave_out(self, clients: Collection[int]) -> None:
+        for client in sorted(clients):
+            self._fail(client, ValueError("it sends other tensors than most others, or groups that too few others send"))
 
     def _fail(self, client_id: int, error: Exception) -> None:
         self.failures[client_id] = ClientError(self.task.ctx.round, self.task.ctx.phase, client_id, describe(error))
