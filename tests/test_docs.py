@@ -131,7 +131,8 @@ def _check_study(params: Mapping[str, Any], settings: list[str], shown_study: st
         reference.write_text(shown.read_text() if shown.is_file() else shown_study)
     study = read_study(reference, params["scale"])
     cells = select(make_cells(study, Path("runs"), seeds=[0], overrides=settings), study, params["only"] or ())
-    for cell in cells if settings or reference.endswith(".toml") else cells[:1]:  # tests/studies resolves all cells of ours
+    own = params["reference"].endswith(".toml")
+    for cell in cells if settings or own else cells[:1]:  # tests/studies resolves all cells of ours
         cell.config()
 
 
