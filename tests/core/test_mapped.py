@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from unisono.core import mapped
+from unisono.core.errors import UserError
 from unisono.core.mapped import Reference, batches, is_mapped, open_mapped, referred, some_chunks
 from unisono.federation.client_turn import FederatedDataset
 
@@ -88,3 +89,20 @@ def test_much_room_lies_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     found[1] = 7.0
     assert len(made) == 1
     assert found.tolist() == [[0.0] * 4, [7.0] * 4, [0.0] * 4]
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file system would be full; here the limit of a file's size stands for it."""
+    import resource
+    import signal
+
+    monkeypatch.setattr(mapped, "LARGE", 90)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"no room for 0\.0 GB of features in .*: make room"):
+            mapped.room(1000, 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)

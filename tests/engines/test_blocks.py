@@ -15,7 +15,7 @@ import torch
 from unisono.core.payload import Payload
 from unisono.core.wire import read
 from unisono.engines.blocks import SumsBlock, new_block
-from unisono.federation.aggregate import Accumulator
+from unisono.federation.aggregate import Accumulator, assign_shards
 from unisono.methods.local_training import LocalTraining
 from unisono.models import optimizers
 from unisono.models.optimizers import Optimizer
@@ -51,7 +51,7 @@ def test_what_does_not_fit_lies_elsewhere() -> None:
     assert sums.room(torch.rand(40)).data_ptr() == first.data_ptr()
 
 
-def test_a_block_takes_no_memory_before_it_is_written() -> None:
+def test_a_block_is_in_no_process_before_it_is_written() -> None:
     before = _resident()
     block = new_block(64 << 20)
     assert _resident() - before < 16 << 20
@@ -82,6 +82,25 @@ def test_sums_wait_for_those_of_a_slow_shard(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(LocalTraining, "client_step", dies_once)
     assert same_bits(TinyFederation("simclr", workers=2, over=TWELVE, clients=many_clients()).run(until=1), expected)
     assert died.exists()
+
+
+def test_sums_wait_while_the_next_shard_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard without an answer has no sums: those before it still lie in the block when the shard after it writes there."""
+    over = {**TWELVE, "federation": {"strict": False, "quorum": 0.1}}
+    make = partial(TinyFederation, "simclr", over=over, clients=many_clients())
+    num_samples = dict(enumerate(SIZES * 2))
+    failing = set(assign_shards(num_samples)[4])
+    step = LocalTraining.client_step
+
+    def faulty(self: Any, nets: Any, received: Any, local: Any, data: Any, ctx: Any) -> Any:
+        if ctx.client_id in failing:
+            raise ValueError("no answer")
+        if ctx.client_id == SLOW:
+            time.sleep(1.0)
+        return step(self, nets, received, local, data, ctx)
+
+    monkeypatch.setattr(LocalTraining, "client_step", faulty)
+    assert same_bits(make(workers=2).run(until=1), make().run(until=1))
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])

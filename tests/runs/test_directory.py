@@ -193,6 +193,7 @@ def test_a_directory_that_a_kill_left_half_made_is_used_again(tmp_path: Path, le
         RunDirectory.open(path)
     RunDirectory.create(path, {"run": {"seed": 1}})
     assert RunDirectory.open(path).config_tree == {"run": {"seed": 1}}
+    assert not RunDirectory.open(path).of_federation
 
 
 def test_temporary_files_that_a_kill_left_are_removed(directory: RunDirectory) -> None:

@@ -35,6 +35,14 @@ def test_rounds_that_a_checkpoint_forgets_stay_counted(tmp_path: Path) -> None:
     assert sum("phase" in json.loads(line) for line in lines) == 7
 
 
+def test_a_run_that_goes_back_further_than_before_loses_more(tmp_path: Path) -> None:
+    """The last checkpoint may be damaged: then rounds of the process before are done once more too."""
+    assert session(tmp_path, 0, [(0, True), (1, True), (2, True)]) == 0
+    assert session(tmp_path, 3, [(3, True)]) == 0
+    assert session(tmp_path, 2, [(2, True)]) == 2, "rounds 2 and 3"
+    assert session(tmp_path, 3, []) == 2
+
+
 def test_lost_rounds_cost_as_much_as_others() -> None:
     pytest.importorskip("dp_accounting")
     plain = UserLevelAccountant(2.0, 1e-5, "none", 10, 10)

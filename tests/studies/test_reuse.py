@@ -9,6 +9,8 @@ from tests.studies.conftest import SMALL
 from unisono.core.config import read_toml
 from unisono.core.errors import UserError
 from unisono.runs.directory import RunDirectory
+from unisono.runs.manifest import PAGES
+from unisono.runs.verify import verify
 from unisono.studies.grid import Cell, make_cells
 from unisono.studies.reuse import copy_run, find_reusable_runs, is_timed
 from unisono.studies.runner import CellStatus, check_same, run_cells, status_of
@@ -41,6 +43,18 @@ def test_a_run_of_the_same_config_is_copied_and_nothing_else(tmp_path: Path) -> 
     assert not list(simclr.path.parent.glob(".copy-*"))
     run_cells([simclr])
     copy_run(simclr, first[1].path)  # a process that came second changes nothing
+
+
+def test_a_copy_lists_no_file_that_it_lacks(tmp_path: Path) -> None:
+    first, second = cells_of(tmp_path, "first")[1], cells_of(tmp_path, "second")[1]
+    run_cells([first])
+    source = RunDirectory(first.path)
+    for name in PAGES:
+        (first.path / name).write_text("a page")
+    source.manifest.record([*source.manifest.names(), *PAGES])
+    copy_run(second, first.path)
+    assert not [problem for problem in verify(RunDirectory(second.path)).values() if problem]
+    assert not (second.path / "report.html").exists()
 
 
 def test_another_program_a_lost_client_and_a_file_are_reasons_to_run_again(

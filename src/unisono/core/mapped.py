@@ -7,16 +7,19 @@ rows says so, and after some megabytes the pages are given back; the operating s
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from unisono.core.errors import UserError
 
 BUDGET = 64 << 20
 """Bytes that may be read before pages are given back."""
@@ -46,9 +49,18 @@ def room(num_rows: int, width: int) -> Tensor:
         num_rows: its length.
         width: of a row.
     """
-    if num_rows * width * 4 <= LARGE // 2:
+    num_bytes = num_rows * width * 4
+    if num_bytes <= LARGE // 2:
         return torch.empty(num_rows, width)
     with TemporaryFile() as file:
+        try:
+            if hasattr(os, "posix_fallocate"):  # a disk that is full later on would kill the process
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+        except OSError as error:
+            raise UserError(
+                f"There is no room for {num_bytes / 1e9:.1f} GB of features in {gettempdir()} ({error.strerror}): make room, "
+                "or name another directory in the environment variable TMPDIR."
+            ) from error
         return torch.from_numpy(np.asarray(np.memmap(file, np.float32, "w+", shape=(num_rows, width))))
 
 

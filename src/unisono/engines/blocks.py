@@ -10,7 +10,7 @@ from unisono.core.wire import ALIGNMENT, Layout, lay_out
 
 
 def new_block(num_bytes: int) -> Tensor:
-    """Return shared memory for so many bytes; it takes room only where it is written."""
+    """Return shared memory for so many bytes; it is taken at once, so that a lack of it is an error here and no crash later."""
     # share_memory_() would make room elsewhere first, and copy all of it.
     storage = torch.UntypedStorage._new_shared(num_bytes, device="cpu")
     return torch.empty(0, dtype=torch.uint8).set_(storage)

@@ -58,6 +58,12 @@ class _Worker:
     processor_seconds: float = 0.0
     quiet_since: float = field(default_factory=time.monotonic)
 
+    def free_block(self) -> None:
+        """Copy sums that wait in the block: it is about to be written over."""
+        if self.last is not None:
+            self.last.accumulator.detach()
+        self.last = None
+
 
 class WorkerPool:
     """Processes that run shards.
@@ -132,9 +138,7 @@ class WorkerPool:
                 elif kind == "report":
                     on_client_end(content)
                 elif kind == "room":
-                    if worker.last is not None:
-                        worker.last.accumulator.detach()
-                    worker.last = None
+                    worker.free_block()
                     with suppress(OSError):
                         _send(worker.connection, None)
                 elif kind == "method error":
@@ -145,8 +149,9 @@ class WorkerPool:
                     result, sums = content
                     shard = worker.tasks.pop(0).shard
                     worker.client_id = None
-                    result.accumulator.attach(read(sums, worker.block) if sums is not None else None)
-                    worker.last = result
+                    if sums is not None:  # otherwise, sums of an earlier shard may still lie there
+                        result.accumulator.attach(read(sums, worker.block))
+                        worker.last = result
                     result.failures += lost.pop(shard, [])
                     on_result(shard, result)
                     num_left -= 1
@@ -206,8 +211,7 @@ class WorkerPool:
         dead.process.kill()
         dead.process.join()
         dead.connection.close()
-        if dead.last is not None:  # the next worker writes into the same block
-            dead.last.accumulator.detach()
+        dead.free_block()
         self._workers[index] = self._start(index, dead.block)
         if not dead.tasks:
             return []
@@ -330,8 +334,9 @@ class _Tasks:
         """Take the sums that lie in shared memory out of a result; None, and they stay in it, where they do not."""
         layout = self._sums.layout(Payload(result.accumulator.sums))
         self._is_free = False
-        if layout is not None:
-            result.accumulator.sums = {}
+        if layout is None or layout.num_bytes == 0:
+            return None
+        result.accumulator.sums = {}
         return layout
 
 

@@ -168,10 +168,9 @@ class Accumulator:
         metrics = {name: total / weight for name, (total, weight) in self.metrics.items() if weight > 0}
         return Aggregate(means, stacks, self.weight, self.num_clients, metrics)
 
-    def attach(self, sums: Payload | None) -> None:
+    def attach(self, sums: Payload) -> None:
         """Take sums that travelled apart, such as views of shared memory."""
-        if sums is not None:
-            self.sums = {group: dict(tensors) for group, tensors in sums.groups.items()}
+        self.sums = {group: dict(tensors) for group, tensors in sums.groups.items()}
 
     def detach(self) -> None:
         """Copy the sums out of memory that others may overwrite."""

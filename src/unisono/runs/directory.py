@@ -67,6 +67,7 @@ class RunDirectory:
                     f"or continue it with 'unisono resume {path}'."
                 )
             path.mkdir(parents=True, exist_ok=True)
+            (path / FEDERATION_FILE).unlink(missing_ok=True)
         directory = RunDirectory(path)
         if federation is not None:
             directory.write_json(FEDERATION_FILE, federation)

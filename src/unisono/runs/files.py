@@ -137,7 +137,7 @@ class JsonLines:
             content = self.path.read_bytes()  # it may have grown between the two looks
             self._check(content)
         lines = content.split(b"\n")[:-1]
-        entries = [_entry(line) for line in lines if line]
+        entries = [read_entry(line) for line in lines if line]
         if None in entries:
             raise DamagedFileError(f"{self.path} is damaged in line {1 + entries.index(None)}.")
         return [entry for entry in entries if entry is not None]
@@ -147,7 +147,7 @@ class JsonLines:
         content = self.path.read_bytes() if self.path.exists() else b""
         write_atomically(self.path.with_name(f"{self.path.name}.damaged"), content)
         lines = content[:length].split(b"\n")[:-1]
-        write_atomically(self.path, b"".join(line + b"\n" for line in lines if _entry(line) is not None))
+        write_atomically(self.path, b"".join(line + b"\n" for line in lines if read_entry(line) is not None))
 
     def _whole(self) -> int:
         """Return the size without half a line at the end."""
@@ -178,7 +178,7 @@ class JsonLines:
                 os.fsync(file.fileno())
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def read_entry(line: bytes) -> dict[str, Any] | None:
     """Return the object in a line; None if there is none."""
     try:
         found = json.loads(line)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono.federation.loop import Callback, ServerState
-from unisono.runs.files import explained, sync_directory
+from unisono.runs.files import explained, read_entry, sync_directory
 
 FILE = "releases.jsonl"
 
@@ -31,11 +31,14 @@ class ReleaseLog(Callback):
 
     def on_run_start(self, state: ServerState) -> None:
         """Count what was begun at or after the round that comes next: it is done, and counted, once more."""
-        lines = self._read()
-        begins = [number for number, line in enumerate(lines) if "lost" in line]
-        since = lines[begins[-1] + 1 :] if begins else lines
-        before = int(lines[begins[-1]]["lost"]) if begins else 0
-        self.lost = before + sum(bool(line["noisy"]) and line["round"] >= state.round for line in since)
+        self.lost = 0
+        counted: list[int] = []
+        for line in [*self._read(), {"round": state.round, "lost": 0}]:
+            if "lost" in line:  # here the run went back to a checkpoint, perhaps one before the last, where that is damaged
+                self.lost += sum(round >= line["round"] for round in counted)
+                counted = [round for round in counted if round < line["round"]]
+            elif line["noisy"]:
+                counted.append(line["round"])
         self._append({"round": state.round, "lost": self.lost})
 
     def begin(self, round: int, phase: str, num_clients: int, noisy: bool) -> None:
@@ -64,10 +67,4 @@ class ReleaseLog(Callback):
     def _read(self) -> list[dict[str, Any]]:
         """Return all lines; one that a crash left half-written had led to nothing yet."""
         content = self._path.read_bytes() if self._path.is_file() else b""
-        found = []
-        for text in content.splitlines():
-            try:
-                found.append(dict(json.loads(text)))
-            except ValueError:
-                continue
-        return found
+        return [entry for line in content.splitlines() if (entry := read_entry(line)) is not None]

@@ -75,6 +75,7 @@ def copy_run(cell: Cell, source: Path) -> None:
             copy = Path(scratch) / cell.path.name
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
             directory = RunDirectory(copy)
+            directory.manifest.record((), forget=NOT_COPIED)
             directory.save_config(cell.config().as_tree())
             if not directory.finished:
                 raise UserError(f"{source} is being worked on.")

@@ -92,6 +92,18 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, columns: dict[str, Any],
         read_parquet(written(tmp_path, **columns), SHAPE)
 
 
+def test_the_range_is_decided_by_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROWS", 1)
+    values = np.array([[1, 2, 3, 4], [60000, 2, 3, 4]], np.uint16)
+    found = read_parquet(written(tmp_path, x=list(values)), (1, 2, 2))
+    np.testing.assert_allclose(found.samples.flatten(1).numpy(), values / 65535, rtol=1e-6)
+
+
+def test_a_row_without_an_owner_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="names no site in row 1"):
+        read_parquet(written(tmp_path, x=[[0.5], [0.5]], site=["north", None]), (1, 1, 1))
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UserError, match=r"a\.parquet is truncated or damaged"):

@@ -64,7 +64,9 @@ def read_parquet(path: Path, input_shape: tuple[int, ...], squeeze: bool = False
         schema = file.schema_arrow
         names = _columns(schema, path, input_shape)
         owner = next((name for name in OWNERS if name in schema.names), None)
-        owners = None if owner is None else [str(value) for value in file.read([owner])[owner].to_pylist()]
+        owners = None if owner is None else file.read([owner])[owner].to_pylist()
+        if owners is not None and None in owners:
+            raise UserError(f"{path} names no {owner} in row {owners.index(None)}: fill the column or take it away.")
         is_image = _is_image(schema.field(names[0]).type)
         if is_image and len(input_shape) != 3:
             raise UserError(f"{path} holds images, and the network takes samples of shape {input_shape}.")
@@ -72,9 +74,11 @@ def read_parquet(path: Path, input_shape: tuple[int, ...], squeeze: bool = False
             samples, rows, problems = _images(path, _column(file, names[0]), file.metadata.num_rows, input_shape, squeeze)
         else:
             parts = [_numbers(path, names, table, input_shape) for table in _tables(file, names)]
-            samples = torch.cat(parts) if parts else torch.empty(0, *input_shape)
+            # What a number means is decided by all of them.
+            samples = as_samples(np.concatenate(parts), input_shape) if parts else torch.empty(0, *input_shape)
             rows, problems = list(range(len(samples))), []
-    return ParquetSamples(samples, tuple(rows), tuple(problems), None if owners is None else tuple(owners[row] for row in rows))
+    known = None if owners is None else tuple(str(owners[row]) for row in rows)
+    return ParquetSamples(samples, tuple(rows), tuple(problems), known)
 
 
 def _columns(schema: Any, path: Path, input_shape: Sequence[int]) -> list[str]:
@@ -156,8 +160,8 @@ def _images(
     return images[: len(rows)], rows, problems
 
 
-def _numbers(path: Path, names: list[str], table: Any, input_shape: tuple[int, ...]) -> Tensor:
-    """Return the samples of a part of the file whose columns are numbers."""
+def _numbers(path: Path, names: list[str], table: Any, input_shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the values of a part of the file whose columns are numbers."""
     if len(names) == 1 and _is_numbers(table.schema.field(0).type, nested=True):
         values = _array(path, names[0], table.column(0))
     else:
@@ -168,8 +172,8 @@ def _numbers(path: Path, names: list[str], table: Any, input_shape: tuple[int, .
                 f"A row of {path} has {math.prod(values.shape[1:])} numbers, and a sample of the network "
                 f"{math.prod(input_shape)} ({' x '.join(map(str, input_shape))})."
             )
-        values = values.reshape(-1, *input_shape)
-    return as_samples(values, input_shape)
+        return values.reshape(-1, *input_shape)
+    return values
 
 
 def _array(path: Path, name: str, column: Any) -> NDArray[Any]:
