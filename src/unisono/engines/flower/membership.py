@@ -18,6 +18,7 @@ from unisono.core.errors import UserError
 from unisono.engines.flower.messages import (
     DAMAGED,
     MOST_REASON,
+    UNREADABLE,
     check_texts,
     failure_of,
     read_values,
@@ -259,7 +260,7 @@ class FlowerMembership:
                     continue
                 description = read_values(reply.content, "description")
                 client_id = int(description["client"]) if client_id is None else client_id
-            except (ValueError, LookupError, TypeError, OverflowError) as error:
+            except UNREADABLE as error:
                 self._refuse(client_id, asked.node, f"its description cannot be read ({told_text(error, MOST_REASON)})")
                 continue
             if not 0 <= client_id < self.num_clients:

@@ -9,7 +9,6 @@ Payloads carry a checksum of their own. The texts of a message have one together
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import from_bytes, to_bytes
 from unisono.federation.client_turn import ClientResult, ClientStats
+from unisono.federation.declared import LARGEST
 
 SERIALISATION = "unisono.payload"
 INLINE = 2**21
@@ -37,6 +37,8 @@ MOST_COUNTED = 1e12
 MOST_TEXTS = 2**22
 """Characters of all texts of a message: reading JSON takes many times its length in memory."""
 HASH = re.compile("[0-9a-f]{64}")
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""Errors that reading a client's words can raise, whatever they are."""
 TEXTS = "texts"
 """The record that holds the checksum of all texts of a message."""
 FAILED = "the client failed; its own log says why"
@@ -248,7 +250,7 @@ def read_answer(
         local = payload_of(content, "local", limit if local_limit is None else local_limit)
         samples = _number("the number of samples", told["samples"])
         seconds = _number("the time", told["seconds"])
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except UNREADABLE as error:
         reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))
@@ -295,8 +297,8 @@ def read_values(content: RecordDict, name: str) -> dict[str, Any]:
 
 def _finite(what: str, value: Any) -> float:
     number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{what} is {number}")
+    if not abs(number) <= LARGEST:  # also for NaN; sums over clients stay finite too
+        raise ValueError(f"{what} is {number:g}")
     return number
 
 
