@@ -131,7 +131,9 @@ def _check_study(params: Mapping[str, Any], settings: list[str], shown_study: st
         shown, reference = ROOT / reference, folder / Path(reference).name
         reference.write_text(shown.read_text() if shown.is_file() else shown_study)
     study = read_study(reference, params["scale"])
-    for cell in select(make_cells(study, Path("runs"), seeds=[0], overrides=settings), study, params["only"] or ()):
+    cells = select(make_cells(study, Path("runs"), seeds=[0], overrides=settings), study, params["only"] or ())
+    own = params["reference"].endswith(".toml")
+    for cell in cells if settings or own else cells[:1]:  # tests/studies resolves all cells of ours
         cell.config()
 
 
