@@ -35,7 +35,7 @@ def compress(
 def decompress(
     coded: Mapping[str, Tensor], kept: float | None = None, like: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Return the tensors that a code stands for, in order; raise a ValueError, and take no memory, if it stands for larger ones.
+    """Return the tensors that a code stands for, in order; raise a ValueError, and take no memory, if they are larger.
 
     Args:
         coded: what ``compress`` returned, or what somebody says it did.
