@@ -29,7 +29,7 @@ from unisono.federation.client_turn import ClientResult, accept_update
 from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.screening import too_long, update_norm
+from unisono.federation.screening import Form, forms, is_compared, misfits, too_long, update_norm
 
 MEBIBYTE = 2**20
 OUTLIER = 10.0
@@ -47,7 +47,7 @@ class ServerPolicy:
         timeout: seconds until a client counts as failed; None waits for ever. A client that was faster lately gets less.
         max_message_mib: largest answer that is read, in MiB.
         poll: seconds between two looks for answers.
-        outlier: largest weight of a client as a multiple of the median; None in a simulation, whose clients tell the truth.
+        outlier: largest weight of a client as a multiple of the median; None in a simulation, whose clients do not lie.
         max_local: bytes of a local state that are read; None where states travel with the answers, as in a simulation.
     """
 
@@ -199,22 +199,26 @@ class FlowerEngine:
 
 
 class Screen:
-    """Answers of a phase that wait until all are there, so that their lengths can be compared; none without a limit."""
+    """Answers of a phase that wait until all are there, so that their lengths and forms can be compared."""
 
     def __init__(self, policy: ServerPolicy, task: PhaseTask) -> None:
         self._policy = policy
         self._task = task
         self._held: dict[int, ClientResult] = {}
         self._norms: dict[int, float] = {}
+        self._forms: dict[int, dict[str, tuple[Form, int]]] = {}
+        may_differ = policy.outlier is not None and any(is_compared(share) for share in policy.method.shares.values())
+        self._compares = may_differ or policy.aggregation.screen > 0
 
     def hold(self, client_id: int, result: ClientResult | ClientError) -> bool:
         """Keep an answer back; return False for one that is not to be compared."""
-        if self._policy.aggregation.screen == 0 or isinstance(result, ClientError):
+        if not self._compares or isinstance(result, ClientError):
             return False
         received = _received(self._task, client_id)
         try:
             payload = self._policy.postprocessor.decode(result.update, received).payload
             norm = update_norm(payload, received, self._policy.method.shares)
+            self._forms[client_id] = forms(payload, self._policy.method.shares)
         except (*UNREADABLE, RuntimeError):
             norm = math.nan
         if not math.isfinite(norm):
@@ -224,7 +228,7 @@ class Screen:
 
     def results(self) -> Iterator[tuple[int, ClientResult | ClientError]]:
         """Yield the answers that were kept back; a failure in the place of one that is far longer than the others."""
-        ctx, reasons = self._task.ctx, too_long(self._norms, self._policy.aggregation.screen)
+        ctx, reasons = self._task.ctx, misfits(self._forms) | too_long(self._norms, self._policy.aggregation.screen)
         for client_id, result in self._held.items():
             reason = reasons.get(client_id)
             yield client_id, result if reason is None else ClientError(ctx.round, ctx.phase, client_id, reason)
