@@ -21,6 +21,7 @@ from unisono.clustering.federated_kmeans import (
     merge_clusters,
     next_centroids,
     own_clusters,
+    whole_seeds,
 )
 from unisono.core.client_data import ClientData
 from unisono.core.config import Section
@@ -106,15 +107,17 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
 
     def server_step(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         if ctx.phase == SEED:
-            seeds = [tensors for _, tensors in aggregate.stacks.get("seeds", [])]
+            seeds = whole_seeds(aggregate.stacks.get("seeds", []))
             return server.with_groups(centroids={"centroids": self._merge(seeds, ctx)}) if seeds else server
         if "totals" not in aggregate.means:
             return server
         totals, previous = aggregate.means["totals"], server.groups["centroids"]["centroids"]
         centroids = next_centroids(totals["sums"], totals["counts"], previous)
         moved = float((centroids - previous).norm(dim=1).max())
-        variance = aggregate.metrics["loss"] / centroids.shape[1]
-        return server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved, variance=variance)
+        server = server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved)
+        if "loss" not in aggregate.metrics:  # owners need not tell it
+            return server
+        return server.with_scalars(variance=aggregate.metrics["loss"] / centroids.shape[1])
 
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         return {"moved": float(server.scalars["moved"])} if "moved" in server.scalars else {}

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from unisono.clustering.federated_kmeans import merge_clusters, own_clusters
+from unisono.clustering.federated_kmeans import merge_clusters, own_clusters, whole_seeds
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import UserError
@@ -193,7 +193,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def _start_clusters(self, server: Payload, aggregate: Aggregate, ctx: Context) -> Payload:
         """Return the server with a head that assigns to the nearest merged centroid, or the random head if they are too few."""
-        seeds = [tensors for _, tensors in aggregate.stacks.get("seeds", [])]
+        seeds = whole_seeds(aggregate.stacks.get("seeds", []))
         if not seeds:
             return server.with_scalars(num_seeded=0)
         own, sizes = (torch.cat([tensors[name] for tensors in seeds]) for name in ("centroids", "counts"))
