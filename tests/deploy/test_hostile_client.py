@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("flwr")
 
 from tests.attacks import attack
-from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run
+from tests.deploy.test_client import EXCHANGE, GROUP_NORM, SHARING, SIMPLE, Clients, Run
 from tests.deploy.test_secure_sums import ORCHESTRA, SECURE, TEN, learnt, revealed_lines
 from unisono.backends import Backend
 from unisono.core.config import merge
@@ -221,3 +221,20 @@ def test_centroids_of_another_form_cost_their_client_alone(tmp_path: Path, kind:
     assert {failure.client_id for failure in record.failures} == {0}
     assert all("another form" in failure.reason or "are the most" in failure.reason for failure in record.failures)
     assert state["centroids/centroids"].shape[0] == 3
+
+
+@attack("B8", "Sends samples to a neighbour under a name of thousands of digits, or without rows", "it alone is left out")
+@pytest.mark.parametrize("name", [">" + "9" * 5000 + ".points", ">1.points"])
+def test_odd_mail_costs_its_sender_alone(tmp_path: Path, name: str) -> None:
+    clients = Clients(tmp_path, **SHARING)
+    honest = clients.handlers[0].answer
+
+    def odd(request: Any) -> Any:
+        answer = honest(request)
+        mail = {group: {name: torch.tensor(1.0)} for group in answer.update.payload.groups if group in ("offers", "reserve")}
+        return replace(answer, update=replace(answer.update, payload=answer.update.payload.with_groups(**mail)))
+
+    clients.handlers[0].answer = odd  # type: ignore[method-assign]
+    run = Run(clients, merge(EXCHANGE, {"federation": {"quorum": 0.3}}))
+    run.go()
+    assert {failure.client_id for failure in run.failures} == {0}
