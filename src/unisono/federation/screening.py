@@ -17,7 +17,7 @@ SPREAD = 0.25
 MOST_ROWS, FEW_ROWS = 10, 25
 """Rows of statistics that a client may send, in multiples of the median; a smaller median counts as the second number."""
 ALIKE = (Reveals.STATISTICS, Reveals.REPRESENTATIONS)
-"""What all clients send in one form, where it is not averaged."""
+"""Contents of groups that all clients send in one form, where they are not averaged."""
 Form = tuple[tuple[str, str, tuple[int, ...]], ...]
 TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
