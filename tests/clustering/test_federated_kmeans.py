@@ -5,13 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.attacks import attack
 from unisono.clustering.federated_kmeans import (
     cluster_totals,
     merge_clusters,
     next_centroids,
     own_clusters,
-    whole_seeds,
 )
 
 
@@ -114,12 +112,3 @@ def test_merged_clusters_are_means_over_points() -> None:
     order = torch.cdist(expected, merged).argmin(dim=1)
     torch.testing.assert_close(merged[order], expected, rtol=1e-4, atol=1e-3)
     assert torch.equal(merge_clusters(centroids[:2], counts[:2], 3, torch.Generator()), centroids[:2])
-
-
-@attack("B1", "Sends centroids whose counts do not fit them, or are negative", "its centroids are left out")
-def test_seeds_that_do_not_fit_each_other_are_left_out() -> None:
-    good = {"centroids": torch.ones(3, 2), "counts": torch.ones(3), "squared_distance": torch.ones(1)}
-    lies = ({"counts": torch.ones(2)}, {"counts": -torch.ones(3)}, {"squared_distance": torch.ones(2)})
-    found = whole_seeds([(0, good), *enumerate(({**good, **lie} for lie in lies), 1)])
-    assert len(found) == 1
-    assert found[0] is good

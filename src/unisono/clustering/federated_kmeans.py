@@ -6,14 +6,12 @@ k-means; Dhillon & Modha, "A Data-Clustering Algorithm on Distributed Memory Mul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from unisono.clustering.kmeans import kmeans
-from unisono.core.payload import Tensors
 
 CHUNK = 4096
 """Points whose distances are held at a time."""
@@ -105,21 +103,6 @@ def own_clusters(points: Tensor, num_clusters: int, min_size: int, generator: to
     distances = (points - clusters.centroids[clusters.assignment]).square().sum(dim=1)[shown[clusters.assignment]]
     sums = clusters.centroids * counts[:, None]
     return ClusterTotals(sums[shown], counts[shown].float(), float(distances.double().sum()))
-
-
-def whole_seeds(stack: Sequence[tuple[int, Tensors]]) -> list[Tensors]:
-    """Return the centroids and counts of those clients whose fit each other; on a federation, somebody's may not.
-
-    Args:
-        stack: by client: ``centroids`` and ``counts``, and perhaps ``squared_distance``, a single number.
-    """
-    return [
-        seeds
-        for _, seeds in stack
-        if len(seeds["counts"]) == len(seeds["centroids"])
-        and bool((seeds["counts"] > 0).all())
-        and seeds.get("squared_distance", seeds["counts"][:1]).numel() == 1
-    ]
 
 
 def merge_clusters(centroids: Tensor, counts: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:

@@ -21,7 +21,15 @@ from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import SILENT, Membership
-from unisono.engines.flower.messages import EMPTY, UNREADABLE, RequestBuilder, failure_of, read_answer
+from unisono.engines.flower.messages import (
+    EMPTY,
+    MOST_REASON,
+    UNREADABLE,
+    RequestBuilder,
+    failure_of,
+    read_answer,
+    told_text,
+)
 from unisono.engines.flower.pace import Pace
 from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
@@ -29,7 +37,7 @@ from unisono.federation.client_turn import ClientResult, accept_update
 from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.screening import Form, forms, is_compared, misfits, too_long, update_norm
+from unisono.federation.screening import too_long, update_norm
 
 MEBIBYTE = 2**20
 OUTLIER = 10.0
@@ -160,7 +168,7 @@ class FlowerEngine:
                 if client is None:
                     continue
                 if reply.has_error():
-                    lose(client, f"Flower's error {reply.error.code}: {reply.error.reason}")
+                    lose(client, f"Flower's error {reply.error.code}: {told_text(reply.error.reason, MOST_REASON)}")
                     continue
                 failure = failure_of(reply.content)
                 self._membership.heard(client, failure or "")
@@ -199,26 +207,22 @@ class FlowerEngine:
 
 
 class Screen:
-    """Answers of a phase that wait until all are there, so that their lengths and forms can be compared."""
+    """Answers of a phase that wait until all are there, so that their lengths can be compared; none without a limit."""
 
     def __init__(self, policy: ServerPolicy, task: PhaseTask) -> None:
         self._policy = policy
         self._task = task
         self._held: dict[int, ClientResult] = {}
         self._norms: dict[int, float] = {}
-        self._forms: dict[int, dict[str, tuple[Form, int]]] = {}
-        may_differ = policy.outlier is not None and any(is_compared(share) for share in policy.method.shares.values())
-        self._compares = may_differ or policy.aggregation.screen > 0
 
     def hold(self, client_id: int, result: ClientResult | ClientError) -> bool:
         """Keep an answer back; return False for one that is not to be compared."""
-        if not self._compares or isinstance(result, ClientError):
+        if self._policy.aggregation.screen == 0 or isinstance(result, ClientError):
             return False
         received = _received(self._task, client_id)
         try:
             payload = self._policy.postprocessor.decode(result.update, received).payload
             norm = update_norm(payload, received, self._policy.method.shares)
-            self._forms[client_id] = forms(payload, self._policy.method.shares)
         except (*UNREADABLE, RuntimeError):
             norm = math.nan
         if not math.isfinite(norm):
@@ -228,7 +232,7 @@ class Screen:
 
     def results(self) -> Iterator[tuple[int, ClientResult | ClientError]]:
         """Yield the answers that were kept back; a failure in the place of one that is far longer than the others."""
-        ctx, reasons = self._task.ctx, misfits(self._forms) | too_long(self._norms, self._policy.aggregation.screen)
+        ctx, reasons = self._task.ctx, too_long(self._norms, self._policy.aggregation.screen)
         for client_id, result in self._held.items():
             reason = reasons.get(client_id)
             yield client_id, result if reason is None else ClientError(ctx.round, ctx.phase, client_id, reason)

@@ -36,7 +36,6 @@ from unisono.federation.client_turn import ClientResult
 from unisono.federation.declared import check_metric_name, check_update, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import CompressionConfig, PrivacyConfig
-from unisono.federation.screening import forms, misfits
 from unisono.privacy.masked_vector import Template, WeightedSums
 from unisono.privacy.ring import Ring
 from unisono.privacy.secure_sum import MIN_COHORT, Card, Verify, all_metrics
@@ -133,14 +132,8 @@ class SecureEngine(FlowerEngine):
     def _result(self, done: _RoundSum, callbacks: Sequence[Callback]) -> PhaseResult:
         """Return sums as the loop takes them, with everything that was not masked."""
         task, found, accumulator = done.task, done.sums, self._empty()
-        shares = self._policy.method.shares
-        odd = misfits({client: forms(done.answers[client].update.payload, shares) for client in done.survivors})
-        for client_id, reason in odd.items():  # what was masked of it is in the sum already
-            done.failures[client_id] = ClientError(task.ctx.round, task.ctx.phase, client_id, reason)
         result = PhaseResult(accumulator, failures=[done.failures[client] for client in sorted(done.failures)])
         for client_id in done.survivors:
-            if client_id in odd:
-                continue
             answer = done.answers[client_id]
             accumulator.add(answer.update)
             result.locals[client_id] = answer.local
