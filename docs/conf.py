@@ -11,6 +11,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "unisono"
 html_show_copyright = False
+html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"

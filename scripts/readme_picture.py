@@ -51,17 +51,17 @@ def draw(run: Path, to: Path) -> None:
     figure = plt.figure(figsize=(12.8, 4.5), dpi=100)
     figure.patch.set_facecolor("white")
     for number, (title, found) in enumerate(zip(("untrained weights", f"after {rounds[-1]} rounds"), places, strict=True)):
-        axes = figure.add_axes((0.01 + 0.315 * number, 0.12, 0.305, 0.79))
+        axes = figure.add_axes((0.005 + 0.315 * number, 0.145, 0.31, 0.765))
         for label, name in enumerate(classes):
             chosen = found[labels == label]
-            axes.scatter(chosen[:, 0], chosen[:, 1], s=9, color=LIGHT[label % len(LIGHT)], linewidths=0, label=name)
+            axes.scatter(chosen[:, 0], chosen[:, 1], s=12, color=LIGHT[label % len(LIGHT)], linewidths=0, label=name)
         axes.set(xticks=[], yticks=[])
-        axes.set_title(title, fontsize=12)
+        axes.set_title(title, fontsize=14)
         axes.spines[:].set_color("#cccccc")
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(
-        handles, names, loc="lower left", bbox_to_anchor=(0.0, 0.0), ncols=10, fontsize=8.5, frameon=False,
-        handletextpad=0.0, columnspacing=0.6, markerscale=1.6,
+        handles, names, loc="lower left", bbox_to_anchor=(0.0, 0.0), ncols=5, fontsize=12, frameon=False,
+        handletextpad=0.0, columnspacing=1.2, labelspacing=0.2, borderpad=0.1, markerscale=2,
     )  # fmt: skip
     images = thumbnails(files.read("samples") or {})
     edge = images.shape[-1] + 2
@@ -73,7 +73,7 @@ def draw(run: Path, to: Path) -> None:
     axes = figure.add_axes((0.645, 0.03, 0.35, 0.88))
     axes.imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
     axes.set_axis_off()
-    axes.set_title(f"{ROWS} largest clusters, found without labels", fontsize=12)
+    axes.set_title(f"{ROWS} largest clusters, found without labels", fontsize=14)
     to.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     figure.savefig(content, format="png")

@@ -35,8 +35,10 @@ SCOPES: Mapping[str, Any] = {
     "training": lambda method: issubclass(method, LocalTraining),
     "views": lambda method: issubclass(method, LocalTraining),
     "graph": lambda method: method.overrides("client_graph"),
+    "labels": lambda method: method.needs_labels or "label_weight" in method.Config.model_fields,
 }
 """Tables that methods read themselves, and which methods do; all other tables hold for every method."""
+READERS_TOO = {"labels": "; of every method by the probes"}
 NO_BREAK = "\N{NO-BREAK SPACE}"
 LEAVES = re.compile(r"(<!-- leaves ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 RESULTS = ("fedmcc-table-1", "small", "MNIST", "cluster-accuracy")
@@ -110,7 +112,7 @@ def options_page() -> str:
     )
     text = [f"# Options\n\n{WRITTEN}\n{intro}"]
     for name, section in TABLES.items():
-        scope = f"Read by {_readers(name)}.\n" if name in SCOPES else ""
+        scope = f"Read by {_readers(name)}{READERS_TOO.get(name, '')}.\n\n" if name in SCOPES else ""
         text.append(f"## [{name}]\n\n{scope}{_options_table(section)}")
     text.append("## [method]\n\n`method.name` is the method. A method reads the options under its name and refuses others.\n")
     for name in _built_in():
@@ -211,7 +213,7 @@ def results_table() -> str:
     rows = [f"| floor: k-means on {name} | {100 * value:.1f} |" for name, value in floors.items()]
     rows += [f"| {cell.variant} | {_interval(cell, score)} |" for cell in cells]
     seeds = len(cells[0].seeds)
-    return f"| | clustering accuracy [%], {seeds} seeds |\n|---|---:|\n" + "\n".join(rows) + "\n"
+    return f"| mean of {seeds} seeds | accuracy [%] |\n|---|---:|\n" + "\n".join(rows) + "\n"
 
 
 def _interval(cell: CellNumbers, score: str) -> str:
@@ -230,17 +232,16 @@ def speed_table(results: Path) -> str:
     found = [(part, table) for part in parts.values() for table in part["tables"] if table["title"].startswith("Frameworks: ")]
     if not found:
         return ""
-    machine = f"{found[0][0]['machine']}, {found[0][0]['day']}"
-    text = f"SimCLR, 16 images a batch, medians; {machine} ([benchmarks](docs/benchmarks.md)):\n\n"
+    about = f"{found[0][0]['machine'].partition(';')[0]}, {found[0][0]['day']} ([benchmarks](docs/benchmarks.md))"
+    heads, rows = [""], {row[0]: [row[0]] for _, table in found for row in table["rows"]}
     for _, table in found:
-        columns = [table["header"].index(name) for name in ("s per round", "times unisono's", "peak MB")]
-        lines = [
-            [table["title"].removeprefix("Frameworks: "), "s per round", "times unisono's", "peak MB"],
-            ["---"] + 3 * ["---:"],
-        ]
-        lines += [[row[0], *(row[column] for column in columns)] for row in table["rows"]]
-        text += "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
-    return text
+        heads += [f"{table['title'].removeprefix('Frameworks: ')}, s", "MB"]
+        seconds, megabytes = (table["header"].index(name) for name in ("s per round", "peak MB"))
+        values = {row[0]: [row[seconds], row[megabytes]] for row in table["rows"]}
+        rows = {name: [*row, *values.get(name, ["", ""])] for name, row in rows.items()}
+    lines = [heads, ["---", *(len(heads) - 1) * ["---:"]], *rows.values()]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"Seconds per round and peak memory of SimCLR, medians; {about}:\n\n{text}"
 
 
 def _escaped(text: str) -> str:

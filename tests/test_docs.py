@@ -25,7 +25,7 @@ from unisono.core.config import make_section, merge, parse_overrides
 from unisono.core.errors import UserError
 from unisono.core.method import methods
 from unisono.data import example_sites
-from unisono.data.datasets import DataConfig, datasets, load_dataset
+from unisono.data.datasets import datasets
 from unisono.data.partition import partitioners
 from unisono.deploy.policy_tables import Policy
 from unisono.evaluation.config import ProbeName
@@ -244,7 +244,7 @@ def test_tutorials_run_word_for_word(document: str, tmp_path: Path, monkeypatch:
     run = unisono.run
     monkeypatch.setattr(unisono, "run", lambda method, **flags: run(method, **flags, set=[*QUICK, *BARE]), raising=False)
     for language, code in re.findall(r"```(python|sh)\n(.*?)```", _read(f"docs/{document}"), flags=re.DOTALL):
-        if code.startswith(("make", "unisono deploy")):
+        if code.startswith(("pip", "unisono deploy")):
             continue
         quick = re.sub(r"sites/north/0\S*\.png", f"sites/north/{query}", code)
         if language == "python":
@@ -258,19 +258,6 @@ def test_tutorials_run_word_for_word(document: str, tmp_path: Path, monkeypatch:
                 main([*words, *(word for setting in settings for word in ("--set", setting))])
             assert not end.value.code, line
     assert list((tmp_path / "runs").iterdir())
-
-
-def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it stands, but for a federation that is small."""
-    monkeypatch.chdir(tmp_path)
-    data = load_dataset(DataConfig(dataset="fashion-mini", limit=60))
-    run, names = unisono.run, {"images": data.samples.numpy(), "labels": data.labels}
-    small = ["partition.num_clients=3", *QUICK, *BARE]
-    monkeypatch.setattr(unisono, "run", lambda method, **flags: run(method, **flags, set=small), raising=False)
-    (code,) = _blocks("README.md", "python")
-    exec(code, names)
-    assert len(names["features"]) == 60
-    assert names["model"].predict(names["images"][:5]).shape == (5,)
 
 
 def test_the_python_of_the_tuning_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

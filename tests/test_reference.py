@@ -83,11 +83,19 @@ def test_ranges_are_in_words(reference: ModuleType) -> None:
 
 def test_speed_is_that_of_the_benchmarks(reference: ModuleType, tmp_path: Path) -> None:
     header = ["", "s per round", "times unisono's", "start-up s", "peak MB", "wanted"]
-    table = {"title": "Frameworks: small CNN", "text": "", "header": header, "rows": [["Flower", "3.1", "2.5", "9", "800", ""]]}
+    part = {"machine": "a machine; a system", "day": "2026-11-18"}
+    table = {"text": "", "header": header}
+    small = {
+        **table,
+        "title": "Frameworks: small",
+        "rows": [["unisono", "1.0", "1", "2", "300", ""], ["Flower", "3.1", "3.1", "9", "800", ""]],
+    }
+    large = {**table, "title": "Frameworks: large", "rows": [["unisono", "5.0", "1", "2", "700", ""]]}
     file = tmp_path / "results.json"
-    file.write_text(json.dumps({"frameworks": {"machine": "a machine", "day": "2026-11-18", "tables": [table]}}))
+    file.write_text(json.dumps({"small": {**part, "tables": [small]}, "large": {**part, "tables": [large]}}))
     text = reference.speed_table(file)
     assert "a machine, 2026-11-18" in text
-    assert "| small CNN | s per round | times unisono's | peak MB |" in text
-    assert "| Flower | 3.1 | 2.5 | 800 |" in text
+    assert "| | small, s | MB | large, s | MB |" in text.replace("|  |", "| |")
+    assert "| unisono | 1.0 | 300 | 5.0 | 700 |" in text
+    assert "| Flower | 3.1 | 800 |  |  |" in text
     assert reference.speed_table(tmp_path / "none.json") == ""

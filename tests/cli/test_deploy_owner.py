@@ -109,7 +109,7 @@ def test_the_policy_is_told_in_sentences_with_its_hash(own: Path, unisono: Comma
     result = unisono("deploy", "policy", own)
     directory = ClientDirectory.open(own)
     assert result.out.splitlines()[-1] == f"policy {directory.config.fingerprint}"
-    for words in ("What may leave: parameters, statistics.", "a crafted model can read samples", "[budget]", "client 2: "):
+    for words in ("What may leave: parameters, statistics.", "a crafted model can read samples", "\n[budget]\n", "client 2: "):
         assert words in result.out
     assert json.loads(unisono("deploy", "policy", own, "--json").out)["hash"] == directory.config.fingerprint
 

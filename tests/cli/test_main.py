@@ -16,6 +16,7 @@ from PIL import Image
 
 from tests.cli.conftest import SMALL, Command
 from unisono import __version__
+from unisono.cli.deploy import app as deploy
 from unisono.cli.main import app
 
 EXAMPLE = re.compile(r"Example: unisono (.+)")
@@ -52,6 +53,15 @@ def test_help_fits_a_narrow_terminal_and_shows_the_example(unisono: Command, nam
     assert result.code == 0
     assert max(map(len, result.out.splitlines())) <= 80
     assert f"Example: unisono {shlex.join(example_of(name))}" in result.out
+    assert "\\[" not in result.out
+
+
+@pytest.mark.parametrize("name", [command.name or "" for command in deploy.registered_commands])
+def test_help_of_deploy_fits_too(unisono: Command, name: str) -> None:
+    result = unisono("deploy", name, "--help")
+    assert result.code == 0
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert f"Example: unisono deploy {name}" in result.out
     assert "\\[" not in result.out
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from unisono.cli.tables import decimal, megabytes, probe_table, thinned
+from unisono.cli.tables import decimal, floor_table, megabytes, probe_table, thinned
 
 
 def text(renderable: object, width: int = 80) -> str:
@@ -48,3 +48,13 @@ def test_probe_table_leaves_a_gap_where_a_probe_is_missing() -> None:
     table = text(probe_table({1: {"linear": 0.25}, 2: {"linear": 0.5, "balance": 0.75}}))
     assert "0.2500" in table
     assert next(line for line in table.splitlines() if line.startswith("balance")).split() == ["balance", "0.7500"]
+
+
+def test_long_heads_break_between_words_where_they_must() -> None:
+    scores = {"linear": 0.5, "knn": 0.5, "labels-10": 0.5, "cluster-balance": 0.5, "cluster-accuracy": 0.5}
+    lines = text(floor_table({"untrained weights": scores, "this run": scores})).splitlines()
+    assert lines[0].split() == ["labels-", "cluster-", "cluster-"]
+    assert lines[1].split() == ["linear", "knn", "10", "balance", "accuracy"]
+    assert any(line.startswith("untrained weights ") for line in lines)
+    del scores["cluster-balance"]
+    assert "cluster-accuracy" in text(floor_table({"untrained weights": scores, "this run": scores}))

@@ -20,10 +20,11 @@ from tests.deploy.test_secure_sums import SECURE, TEN, learnt, revealed_lines
 from unisono.backends import Backend
 from unisono.core.config import merge
 from unisono.core.errors import UserError
+from unisono.deploy.evaluation import ClientEvaluationCallback
 from unisono.deploy.negotiation import negotiate
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.client_store import ClientStateStore
-from unisono.federation.loop import RoundLoop
+from unisono.federation.loop import RoundLoop, RoundRecord
 from unisono.privacy.secure_sum_client import ClientSum
 
 HONEST = {"shape": [1, 8, 8], "samples": 50, "mean": [0.4], "std": [0.2]}
@@ -155,3 +156,36 @@ def test_words_that_no_update_gives_void_the_sum(tmp_path: Path) -> None:
         run.go()
     assert all("a client has sent words that no update gives" in failure.reason for failure in run.failures)
     assert revealed_lines(clients), "it is noticed when the masks are off"
+
+
+@attack("B5", "Answers a step of a secure sum with numbers that are no numbers", "it alone is left out")
+@pytest.mark.parametrize(
+    ("step", "lie"), [("masked", {"unreadable": [math.inf]}), ("shares", {"commitment": 7}), ("alive", {})]
+)
+def test_a_step_that_cannot_be_read_costs_its_client_alone(tmp_path: Path, step: str, lie: dict[str, Any]) -> None:
+    clients = Clients(tmp_path, 4)
+    honest = clients.handlers[2].sum_step
+
+    def lying(values: dict[str, Any]) -> Any:
+        told, payload = honest(values)
+        return (lie if values["step"] == step == "alive" else {**told, **lie} if values["step"] == step else told), payload
+
+    clients.handlers[2].sum_step = lying  # type: ignore[method-assign]
+    run = Run(clients, merge(TEN, SECURE), secure=True)
+    _, record = learnt(run)
+    # Who leaves after its vector has arrived is part of the sum.
+    assert record.num_answered == (4 if step == "alive" else 3)
+    assert [failure.client_id for failure in record.failures] == ([] if step == "alive" else [2])
+
+
+@attack("B8", "Gives a score of four hundred digits", "its scores are left out")
+def test_a_score_that_is_too_large_for_a_number_is_left_out(tmp_path: Path) -> None:
+    clients = Clients(tmp_path)
+    honest, lie = clients.handlers[1].evaluate, {"scores": {"align": 10**400}}
+    clients.handlers[1].evaluate = lambda request: {**honest(request), **lie}  # type: ignore[method-assign]
+    run, notes = Run(clients, SIMPLE), []
+    callback = ClientEvaluationCallback(run.engine, run.method, run.run_spec, run.config, notes.append)
+    state, record = replace(run.federation.initial_state(), round=1), RoundRecord(0)
+    callback.on_round_end(state, record)
+    assert any(note.startswith("client 1 did not probe") for note in notes)
+    assert record.metrics["probe.align"] > 0, "the others count"

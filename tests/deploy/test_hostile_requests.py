@@ -80,6 +80,15 @@ def test_scores_belong_to_no_phase(clients: Clients, tmp_path: Path) -> None:
         client.evaluate(replace(asked, phase="another"))
 
 
+@attack("A26", "Names a cohort of a million clients, which the ledger would keep", "refused; only known clients are in a sum")
+def test_a_cohort_has_clients_that_are_known(clients: Clients, tmp_path: Path) -> None:
+    client = client_with(clients, tmp_path, {})
+    asked = request(Run(clients, merge(SIMPLE, SECURE)))
+    with pytest.raises(ClientError, match=r"policy:peers\.trust"):
+        client.answer(replace(asked, extra={"cohort": list(range(100_000)), "threshold": 70_000}))
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
 @attack("A14", "Asks for scores in rounds in which the recipe wants none", "refused")
 @pytest.mark.parametrize(("every", "rounds"), [(0, [7]), (3, [2, 5, 7])])
 def test_scores_are_given_when_the_recipe_says(clients: Clients, tmp_path: Path, every: int, rounds: list[int]) -> None:
@@ -91,6 +100,18 @@ def test_scores_are_given_when_the_recipe_says(clients: Clients, tmp_path: Path,
             client.evaluate(replace(request(run), round=number))
             answered.append(number)
     assert answered == rounds
+
+
+@attack("A14", "Sends a harmless model to be checked, and behind it another one to be scored", "refused")
+def test_scores_are_of_the_model_that_is_checked(clients: Clients, tmp_path: Path) -> None:
+    client = client_with(clients, tmp_path, {})
+    asked = request(Run(clients, SIMPLE))
+    encoder = {name: 1e9 * t if t.is_floating_point() else t for name, t in asked.broadcast.groups["encoder"].items()}
+    crafted = replace(asked, broadcast=asked.broadcast.with_groups(encoder=encoder), routed=asked.broadcast)
+    with pytest.raises(ClientError, match="this client alone was sent more"):
+        client.evaluate(crafted)
+    with pytest.raises(ClientError, match=r"policy:bounds\.max_weight_abs"):
+        client.evaluate(replace(crafted, routed=Payload()))
 
 
 @attack("A14", "Sends another model for the scores of a round, to learn more about the same samples", "refused")
@@ -225,14 +246,14 @@ def test_shared_noise_cannot_be_thinned(clients: Clients, tmp_path: Path) -> Non
 def test_noise_is_shared_under_masks_only(clients: Clients, tmp_path: Path) -> None:
     tree = merge(SIMPLE, {"aggregation": {"weighting": "uniform"}, "model": {"norm": "group"}})
     asked, sizes = request(Run(clients, tree)), []
-    for number, extra in enumerate(({}, {**MASKED, "cohort": list(range(90)), "threshold": 90})):
+    for number, extra in enumerate(({}, {**MASKED, "cohort": [0, 1, 2], "threshold": 3})):
         (tmp_path / str(number)).mkdir()
         budget = {"clip_norm": 1e-3, "noise_multiplier": 1e3, "distributed_noise": True}
         client = client_with(clients, tmp_path / str(number), {"budget": budget})
         update = client.answer(replace(asked, extra=extra)).update.payload.flatten()
         start = asked.broadcast.flatten()
         sizes.append(float(torch.cat([(update[name] - start[name]).flatten() for name in update]).std()))
-    assert sizes == [pytest.approx(1.0, rel=0.5)] * 2  # a ninetieth part of the noise would have a size of about 0.1
+    assert sizes == [pytest.approx(1.0, rel=0.15)] * 2  # half of the noise would have a size of about 0.7
 
 
 @attack("A26", "Lets local states pile up within a run", "refused beyond resources.max_state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -17,7 +18,7 @@ from tests.attacks import attack
 from tests.deploy.test_client import SIMPLE, Clients, Run
 from unisono.core.config import merge
 from unisono.core.errors import UserError
-from unisono.deploy import joining
+from unisono.deploy import joining, members
 from unisono.deploy.admitted_keys import AdmittedKeys
 from unisono.deploy.authority_change import begin_change, finish_change
 from unisono.deploy.certificates import Authority, expiry, make_node_key
@@ -28,6 +29,7 @@ from unisono.deploy.members import Members, stored_members, take_members, truste
 from unisono.deploy.policy import Books
 from unisono.deploy.server_audit import sentence, server_chain
 from unisono.engines.flower.nodes import key_bytes
+from unisono.runs import files
 
 
 class Operator:
@@ -101,6 +103,12 @@ def test_a_client_changes_its_key_and_keeps_its_number(operator: Operator) -> No
     assert (client.path / "node.pub").read_text().strip() == after == client.keys[1]
     Books(client).audit.verify(Books(client).ledger)
     assert Books(client).ledger.rounds == 1, "what was given counts under the new key too"
+    earlier = welcome.read_text()
+    operator.add_site()
+    assert take_members(ClientDirectory.open(client.path), operator.list)
+    welcome.write_text(earlier)
+    with pytest.raises(UserError, match="is older than this client's list of members"):
+        accept(client.path, welcome, None)
     values = json.loads(operator.server.former_file.read_text())
     values["1"]["until"] = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
     operator.server.former_file.write_text(json.dumps(values))
@@ -193,6 +201,34 @@ def test_a_command_that_is_interrupted_at_any_file_is_repeated(
     assert accept(operator.site, welcome, operator.told) == number == 2
     assert stored_members(operator.server.path).version == 2
     assert ClientDirectory.open(operator.site).keys == operator.server.keys
+
+
+@pytest.mark.parametrize("last", range(3))
+def test_a_client_that_is_killed_while_it_takes_the_last_authority_takes_it_again(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Between two files the client must still believe its own list, or it would never take another."""
+    client, path = operator.client(0), operator.root / "new"
+    new = begin_change(operator.server, operator.authority, path)
+    assert take_members(client, operator.list)
+    finish_change(operator.server, new)
+    real, writes = members.write_atomically, [0]
+
+    def fail(file: Path, content: bytes) -> None:
+        writes[0] += 1
+        if writes[0] > last:
+            raise KeyboardInterrupt
+        real(file, content)
+
+    with monkeypatch.context() as patch:
+        for module in (members, files):
+            patch.setattr(module, "write_atomically", fail)
+        with contextlib.suppress(KeyboardInterrupt):
+            take_members(client, operator.list)
+    take_members(client, operator.list)
+    assert trusted_authorities(client.path) == [new.certificate]
+    assert stored_members(client.path).version == stored_members(operator.server.path).version
+    assert take_members(client, operator.list) is None
 
 
 def test_a_certificate_holds_for_a_year_and_its_end_is_announced(operator: Operator) -> None:

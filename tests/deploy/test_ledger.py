@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from tests.attacks import attack
 from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run, request
-from tests.deploy.test_policy import client_with
+from tests.deploy.test_policy import SECURE, client_with
 from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
 from unisono.deploy.chain import Chain, DamagedChainError
@@ -140,6 +141,18 @@ def test_epsilon_is_that_of_dp_accounting_over_all_runs_and_both_noises(clients:
     assert book.epsilon(1e-3) < book.epsilon(1e-5) < book.epsilon(1e-5, Release(3.0))
     client_with(clients, tmp_path, {}).answer(replace(request(run), run_spec=run.run_spec.replace("run-1", "bare")))
     assert ledger_of(tmp_path).epsilon(1e-5) == float("inf"), "an answer without noise has no epsilon"
+
+
+@pytest.mark.parametrize("tree", [SECURE, merge(SECURE, {"compression": {"bits": 8}})], ids=["32 bits", "16 bits"])
+def test_noise_of_any_size_fits_into_a_masked_sum(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """Noise of 8 times the norm passes the range of single values, 16, now and then: it is cut, and nobody fails."""
+    own = Clients(tmp_path, budget={"clip_norm": 1.0, "noise_multiplier": 8.0})
+    run = Run(own, merge(merge(SIMPLE, GROUP_NORM), tree), secure=True)
+    state = run.go(until=1)
+    start = run.federation.initial_state().server.flatten()
+    moved = torch.cat([(t - start[name]).flatten() for name, t in state.server.flatten().items() if t.dim() >= 2])
+    assert float(moved.abs().max()) <= 16
+    assert [ledger_of(path.path).failures("run-1") for path in own.directories] == [0, 0, 0]
 
 
 def test_a_damaged_ledger_stops_the_client_until_its_owner_says_what_was_spent(clients: Clients, tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unisono import __version__
 from unisono.core.errors import UserError
 from unisono.data.sources.statistics import channel_statistics
-from unisono.deploy.negotiation import negotiate
+from unisono.deploy.negotiation import negotiate, version_note
 
 
 def describe(samples: torch.Tensor) -> dict[str, object]:
@@ -43,3 +44,12 @@ def test_of_two_equally_frequent_shapes_the_first_client_has_it() -> None:
 def test_nobody_agrees_on_nothing() -> None:
     with pytest.raises(UserError, match="No client"):
         negotiate({})
+
+
+def test_a_client_of_another_version_is_named() -> None:
+    assert version_note({"version": __version__}) is None
+    assert (
+        version_note({"version": "0.0.1"}) == f"runs unisono 0.0.1, and this server {__version__}: all machines need the same"
+    )
+    for odd in ({}, {"version": 3}, {"version": "x" * 100}, {"version": "\x1b[2J"}):
+        assert str(version_note(odd)).startswith("runs unisono of an unknown version, and this server")

@@ -19,6 +19,7 @@ import yaml
 pytest.importorskip("flwr")
 
 from tests.deploy.test_client import SIMPLE, Clients, Run, request
+from unisono import __version__
 from unisono.core.errors import ClientError, UserError
 from unisono.deploy.backup import back_up, restore
 from unisono.deploy.certificates import Authority
@@ -28,6 +29,7 @@ from unisono.deploy.directories import ClientDirectory, ServerDirectory
 from unisono.deploy.init import create_federation
 from unisono.deploy.joining import rotate_certificate
 from unisono.deploy.metrics import client_metrics, serve_metrics, server_metrics
+from unisono.deploy.negotiation import note_server_version
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import want
 from unisono.engines.flower.nodes import nodes_in
@@ -112,6 +114,9 @@ def test_a_check_finds_what_is_wrong_with_a_client(made: Path) -> None:
     assert found(findings, "data") == [("ok", "120 samples of shape (1, 8, 8)")]
     assert "does not answer" in found(findings, "server")[0][1]
     assert [one.subject for one in findings if one.level == "error"] == ["server"]
+    for version, level in ((__version__, "ok"), ("0.0.1", "error"), ("../x", "error")):
+        note_server_version(client, version)  # the last is no version, and is not kept
+        assert found(list(check_client(client)), "version")[1][0] == level
     client.key.write_bytes((made / "client-1" / "node.key").read_bytes())
     assert found(list(check_client(client)), "key")[0][0] == "error"
     empty = list(check_client(ClientDirectory.open(made / "client-1")))

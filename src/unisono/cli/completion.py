@@ -5,8 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from typer import _completion_shared
+
 PACKAGE = Path(__file__).parents[1]
 REGISTERED = re.compile(r'register\("([a-z0-9-]+)"\)')
+
+AT_ONCE = '[[ $zsh_eval_context[-1] == loadautofunc ]] && %(complete_func)s "$@"'
+"""Typer's script for zsh defines its function at the first press of the tab key; with this line that press completes too."""
+
+
+def mend_zsh() -> None:
+    """Let the script for zsh complete at the first press."""
+    scripts = getattr(_completion_shared, "_completion_scripts", {})
+    if "zsh" in scripts and AT_ONCE not in scripts["zsh"]:
+        scripts["zsh"] = f"{scripts['zsh'].rstrip()}\n\n{AT_ONCE}\n"
 
 
 def complete_methods(incomplete: str) -> list[str]:

@@ -51,7 +51,7 @@ def policy(
         return
     console = make_console()
     for table, lines in sentences(rules).items():
-        console.print(rf"\[{table}]")
+        console.print(f"[{table}]")
         for line in lines:
             console.print(f"  {line}", soft_wrap=True, markup=False)
     console.print(NOT_PREVENTED, soft_wrap=True, markup=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import typer.core
 from typer.core import TyperGroup
 
 from unisono.core.errors import ClientError, UnreadableImagesError, UserError
@@ -17,6 +18,7 @@ from unisono.core.errors import ClientError, UnreadableImagesError, UserError
 USER_ERROR = 2
 CLIENT_ERROR = 1
 INTERRUPTED = 130
+typer.core.HAS_RICH = False  # help is plain text; for rich text typer would write "\\[required]"
 
 
 class Commands(TyperGroup):

@@ -16,6 +16,7 @@ from unisono.cli.bench import bench
 from unisono.cli.check import check
 from unisono.cli.cluster import cluster
 from unisono.cli.compare import compare
+from unisono.cli.completion import mend_zsh
 from unisono.cli.config import config
 from unisono.cli.demo import demo
 from unisono.cli.deploy import app as deploy
@@ -66,6 +67,7 @@ for group, commands in GROUPS.items():
             rich_help_panel=group,
         )(command)
 app.add_typer(deploy, name="deploy", rich_help_panel="Real federation")
+mend_zsh()
 
 
 def _print_version(wanted: bool) -> None:

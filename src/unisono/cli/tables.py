@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+TERMINAL, GAP = 80, 3
+"""Columns of letters that a table may fill, and between two of its columns; names above numbers break where it is wider."""
 MOST_ROUNDS = 6
 """Columns of a probe table that fit beside the names."""
 BESIDE_ACCURACY = {"nmi", "ari", "kmeans-nmi", "kmeans-ari", "kmeans-balance"}
@@ -45,9 +48,11 @@ def make_table(
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
-    numbers, unbroken = set(right), set(whole)
+    numbers, unbroken, rows = set(right), set(whole), list(rows)
+    wide = sum(max(map(len, cells)) + GAP for cells in zip(columns, *rows, strict=True)) - GAP > TERMINAL
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=column in unbroken)
+        head = re.sub("([-_])", r"\1\n", column) if wide and column in numbers else column
+        table.add_column(head, justify="right" if column in numbers else "left", overflow="fold", no_wrap=column in unbroken)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

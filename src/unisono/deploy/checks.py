@@ -23,7 +23,7 @@ from unisono import __version__
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import expiry
 from unisono.deploy.condition import connect, run_table
-from unisono.deploy.directories import ClientDirectory, ServerDirectory
+from unisono.deploy.directories import VERSION_FILE, ClientDirectory, ServerDirectory
 from unisono.deploy.joining import public_line
 from unisono.deploy.members import stored_members
 from unisono.deploy.policy_tables import num_bytes
@@ -65,6 +65,9 @@ def check_server(server: ServerDirectory) -> Iterator[Finding]:
 def check_client(client: ClientDirectory) -> Iterator[Finding]:
     """Yield what is right and wrong with a client, on its own machine."""
     yield from _common(client.path)
+    if (file := client.path / VERSION_FILE).is_file():
+        other = file.read_text()
+        yield Finding("ok" if other == __version__ else "error", "version", f"the server last asked as unisono {other}")
     if not client.config.insecure:
         yield from _guarded("key", lambda: _key_of(client))
     yield from _guarded("server", lambda: _reach(client))

@@ -36,6 +36,7 @@ from unisono.deploy.negotiation import (
     checked_config,
     described,
     load_client_data,
+    note_server_version,
     provisional_run_info,
     run_info_of,
     run_name,
@@ -95,6 +96,7 @@ class DeployedClient:
                 log.warning("the server says: %r", str(question["told"])[:MOST_TOLD])
             return {}
         self._hear_of_members(question.get("members"))
+        note_server_version(self._directory, question.get("version"))
         gate: Gate | None = None
         try:
             self._check_not_paused()

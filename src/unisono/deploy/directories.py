@@ -27,6 +27,8 @@ WANTED_FILE = "wanted.json"
 """In a run directory: the run is to be continued until it is finished."""
 PAUSED_FILE = "paused"
 """In the directory of a server or a client: nothing goes on there until the file is gone."""
+VERSION_FILE = "server.version"
+"""In a client's directory: the version of unisono that the server ran when it last asked."""
 START_SECONDS = 60.0
 """Time that an app has from its start until it locks its run directory."""
 S = TypeVar("S", bound=Section)
@@ -224,9 +226,9 @@ def own_secret(path: Path) -> bytes:
 
 def write_keys(path: Path, keys: Mapping[int, str]) -> None:
     """Write the public keys of all clients, at once or not at all."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n")
-    draft.replace(path)
+    from unisono.runs.files import write_atomically  # it imports torch, which status can do without
+
+    write_atomically(path, (json.dumps({str(client): key for client, key in keys.items()}, indent=1) + "\n").encode())
 
 
 def read_keys(path: Path) -> dict[int, str]:

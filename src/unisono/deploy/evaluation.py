@@ -19,7 +19,7 @@ from unisono.data.datasets import DataConfig, Dataset, load_dataset
 from unisono.data.views import make_views
 from unisono.deploy.policy_tables import Probe
 from unisono.engines.flower.engine import FlowerEngine
-from unisono.engines.flower.messages import RequestBuilder, check_texts, failure_of, read_values
+from unisono.engines.flower.messages import UNREADABLE, RequestBuilder, check_texts, failure_of, read_values
 from unisono.evaluation.config import client_probes
 from unisono.evaluation.probe_data import ProbeData
 from unisono.federation.loop import RoundRecord, ServerState
@@ -74,7 +74,7 @@ class ClientEvaluationCallback(Evaluation):
                 if not all(map(math.isfinite, numbers.values())):
                     raise ValueError("a score is not finite")
                 found.append(numbers)
-            except (ValueError, TypeError, LookupError, AttributeError) as error:
+            except UNREADABLE as error:
                 self._on_note(f"client {client_id} did not probe: {error}")
 
         clients = self._engine.available() or range(self._engine.num_clients)

@@ -171,6 +171,8 @@ def accept(path: Path, welcome_file: Path, told: str | None) -> int:
                 f"{welcome_file} comes from another authority than this client's: if the operator says that it has changed, "
                 "give its fingerprint with --fingerprint."
             )
+        if members.version < stored_members(path).version:
+            raise UserError(f"{welcome_file} is older than this client's list of members: ask the operator to repeat 'add'.")
     elif told != authority_fingerprint(certificate):
         raise UserError("--fingerprint must be the authority's fingerprint, which the operator reads to you: it differs.")
     write_atomically(path / "ca.crt", "".join(members.authorities).encode() or pem)

@@ -85,8 +85,8 @@ class MaskedSums:
         for name, tensor in request.routed.tensors():
             if not is_sealed(tensor):
                 raise RefusedError(f"under masks a model comes to all clients alike, and this client alone was sent {name}")
-        if request.routed.scalars:
-            raise RefusedError("under masks everything comes to all clients alike, and this client alone was sent scalars")
+        if request.routed.scalars or request.routed.groups.keys() & request.broadcast.groups.keys():
+            raise RefusedError("under masks everything comes to all clients alike, and this client alone was sent more")
         groups = masked_groups(method, ctx)
         rest = {name: tensors for name, tensors in update.payload.groups.items() if name not in groups}
         own = {name: tensors for name, tensors in update.payload.groups.items() if name in groups}
@@ -107,7 +107,8 @@ class MaskedSums:
         bare = sum_layout(template, (), request.broadcast, len(terms.cohort), config.compression)
         # Packed now, so that a failure, which can depend on samples, is counted as every other.
         packed, cut = bare.pack(flat, weight, {}, rng)
-        if cut and config.compression.bits is None:
+        # What the owner's noise has moved beyond the range may be cut: that tells no more than the noisy value.
+        if cut and config.compression.bits is None and not self._directory.config.budget.noise_multiplier:
             raise ValueError(f"{cut} values of the update are too large for a masked sum: training has diverged")
         if cut:
             log.warning("round %d, phase %s: %d values were too large and were cut", ctx.round + 1, ctx.phase, cut)
@@ -148,7 +149,7 @@ class MaskedSums:
             "shares": self._shares, "masked": self._masked, "alive": self._alive, "reveal": self._reveal,
         }  # fmt: skip
         if step not in work:
-            raise SumRefusedError(f"a masked sum has no step {step!r}")
+            raise SumRefusedError(f"a masked sum has no step {step[:50]!r}")
         answer = work[step](current, values)
         if step != "reveal":
             self._open = current

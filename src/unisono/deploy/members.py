@@ -126,13 +126,15 @@ def take_members(directory: ClientDirectory, text: str) -> Members | None:
     """
     own = stored_members(directory.path)
     new = read_members(text, trusted_authorities(directory.path))
-    if new.version <= own.version:
+    trusted = "".join(new.authorities).encode()
+    is_whole = not trusted or (directory.path / AUTHORITY_FILE).read_bytes() == trusted
+    if new.version < own.version or (new.version == own.version and is_whole):
         return None
     back = sorted(set(own.removed) - set(new.removed) | set(own.removed) & set(new.clients))
     if back:
         raise UserError(f"The new list of members brings back client {back[0]}, which was removed.")
-    if new.authorities:
-        write_atomically(directory.path / AUTHORITY_FILE, "".join(new.authorities).encode())
     write_keys(directory.path / "nodes.json", new.clients)
     write_atomically(directory.path / MEMBERS_FILE, text.encode())
+    if trusted:  # last, for the list so far is not signed by whom the new one trusts
+        write_atomically(directory.path / AUTHORITY_FILE, trusted)
     return new

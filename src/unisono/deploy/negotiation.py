@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -16,19 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unisono import __version__
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo, methods
 from unisono.core.registry import Registry
 from unisono.data.datasets import DataConfig, Dataset, datasets, load_dataset
 from unisono.deploy.bounds import check_run_info
-from unisono.deploy.directories import ClientConfig, ClientDirectory
+from unisono.deploy.directories import VERSION_FILE, ClientConfig, ClientDirectory
 from unisono.deploy.policy import owner_config
 from unisono.deploy.policy_tables import BUILT_IN
 from unisono.deploy.refusal import RefusedError
 from unisono.deploy.release import rounded
 from unisono.models.backbones import backbones
+from unisono.runs.files import make_directory, write_atomically
 
+log = logging.getLogger("unisono.client")
 Description = Mapping[str, Any]
 
 RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -245,6 +249,27 @@ def visible_labels(dataset: Dataset, classes: Sequence[str], owner: ClientConfig
     rare = torch.cat([counts < table.min_per_class, torch.tensor([True])])
     labels = torch.where(rare[labels], -1, labels)
     return labels if int((labels >= 0).sum()) >= owner.bounds.min_drawn else torch.full_like(labels, -1)
+
+
+def note_server_version(directory: ClientDirectory, version: Any) -> None:
+    """Keep the version that the server runs, for ``unisono deploy check``, and warn of another than this one."""
+    if not isinstance(version, str) or not RUN_NAME.fullmatch(version):
+        return
+    file = directory.path / VERSION_FILE
+    if not file.is_file() or file.read_text() != version:
+        make_directory(file.parent, 0o700)
+        write_atomically(file, version.encode())
+    if version != __version__:
+        log.warning("the server runs unisono %s, and this client %s: all machines need the same", version, __version__)
+
+
+def version_note(description: Description) -> str | None:
+    """Return a sentence about a client that runs another version of unisono than this server; None if it does not."""
+    version = description.get("version")
+    if version == __version__:
+        return None
+    told = version if isinstance(version, str) and RUN_NAME.fullmatch(version) else "of an unknown version"
+    return f"runs unisono {told}, and this server {__version__}: all machines need the same"
 
 
 def provisional_run_info(dataset: Dataset, question: dict[str, Any], config: Config) -> dict[str, Any]:

@@ -155,6 +155,8 @@ class Gate:
             raise RefusedError("allow.probes is empty: no scores leave this client.", "allow.probes")
         if kind == "evaluate" and (self._config.privacy.secure_aggregation or owner.require.secure_aggregation):
             raise RefusedError("scores are not masked, and this run promises masks", "require.secure_aggregation")
+        if kind == "evaluate" and (request.routed.groups or request.routed.scalars):
+            raise RefusedError("scores are of what all clients receive, and this client alone was sent more")
         check_received(request.received, owner.bounds)
         cohort = None
         self._noisy_clients = 1
@@ -206,8 +208,10 @@ class Gate:
                 f"a masked sum needs at least {least} different clients and this one among them, got {cohort}",
                 "require.min_cohort",
             )
+        keys = self._directory.keys
+        if strangers := set(cohort) - keys.keys() - {self._owner.client_id}:
+            raise RefusedError(f"this client has no key of {len(strangers)} clients of the masked sum", "peers.trust")
         if self._owner.peers.trust == "listed":
-            keys = self._directory.keys
             for client in cohort:
                 if client != self._owner.client_id and fingerprint(keys.get(client, "")) not in self._owner.peers.listed:
                     raise RefusedError(f"peers.trust = 'listed', and client {client} is not.", "peers.listed")
@@ -303,7 +307,8 @@ class Gate:
         budget, guarantee = self._owner.budget, self._method.release_guarantee()
         local = (guarantee.epsilon, guarantee.delta) if isinstance(guarantee, LocalDp) else (0.0, 0.0)
         release = Release(budget.noise_multiplier, *local)
-        if budget.clip_norm is not None and self._config.compression.active:
+        # Under masks compression is the length of words, which comes after all.
+        if budget.clip_norm is not None and self._config.compression.active and not self._config.privacy.secure_aggregation:
             raise RefusedError(
                 "[compression] cannot be used with budget.clip_norm, which changes the update last", "budget.clip_norm"
             )

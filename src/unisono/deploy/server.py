@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unisono import __version__
 from unisono.backends import Backend, OpenBackend
 from unisono.config import Config
 from unisono.core.context import Context
@@ -22,10 +23,10 @@ from unisono.deploy.directories import DeployServerConfig, ServerDirectory
 from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
 from unisono.deploy.identity import KnownKeys
 from unisono.deploy.members import MEMBERS_FILE
-from unisono.deploy.negotiation import DataSpec, negotiate
+from unisono.deploy.negotiation import DataSpec, Description, negotiate, version_note
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import unwanted_if_refused
-from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.engine import OUTLIER, FlowerEngine, ServerPolicy
 from unisono.engines.flower.lost import LossDetectingGrid
 from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
@@ -128,7 +129,13 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
         uid = directory.read_json("federation.json")["run"]
         members = _connect(grid, config, host, {"run": uid, "run_info": known}, note)
         data_spec = DataSpec(known["input_shape"], known["mean"], known["std"]) if known else negotiate(members.descriptions)
-        members.set_admission_check(lambda client_id, description: data_spec.rejection_reason(description))
+
+        def rejection_reason(client_id: int, description: Description) -> str | None:
+            if (sentence := version_note(description)) is not None:
+                note(f"client {client_id} {sentence}")
+            return data_spec.rejection_reason(description)
+
+        members.set_admission_check(rejection_reason)
         config = _fitted(config, data_spec, directory, note)
         method = _method(config, data_spec, members.num_clients)
         labelled = host.load_labelled(data_spec.shape, config)
@@ -206,6 +213,7 @@ def _connect(
         "num_clients": num_clients,
         "num_rounds": config.federation.rounds,
         "members": host.members,
+        "version": __version__,
     }
     members = FlowerMembership(grid, num_clients, host.keys, question, note)
     members.retry_delay = retry_delay
@@ -225,7 +233,7 @@ def _engine(
     postprocessor = Postprocessor(config.privacy, CompressionConfig() if masks else config.compression, method.shares)
     engine = config.engine
     policy = ServerPolicy(
-        method, postprocessor, config.aggregation, engine.client_timeout, engine.max_message_mib, POLL, MOST_LOCAL
+        method, postprocessor, config.aggregation, engine.client_timeout, engine.max_message_mib, POLL, OUTLIER, MOST_LOCAL
     )
     expected = config.cohort.expected_size(members.num_clients)
     members.patience = host.config.start_timeout

@@ -197,6 +197,16 @@ def link(file: str, text: str) -> Block:
     return {"kind": "link", "title": "", "file": file, "text": text, "wide": True}
 
 
+def picture(title: str, source: str) -> Block:
+    """Return a picture as wide as the page, or as itself if that is less.
+
+    Args:
+        title: what it shows, for readers who cannot see it.
+        source: a data URL.
+    """
+    return {"kind": "picture", "title": "", "note": "", "words": title, "source": source, "wide": True}
+
+
 def _finite(values: Iterable[Number]) -> list[Number]:
     return [None if value is None or not math.isfinite(value) else _short(value) for value in values]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Sequence
 
-from unisono.report.blocks import Block, Series, code, document, facts, lines, prose, section, table
+from unisono.report.blocks import Block, Series, code, document, facts, lines, picture, prose, section, table
 from unisono.report.html import render
-from unisono.report.thumbnails import Sprite
 from unisono.studies.figure import axis_name, shown
 from unisono.studies.history import AXES, in_percent, logged_name
 from unisono.studies.mean_curve import mean_curve
@@ -18,12 +16,6 @@ from unisono.studies.study import UNTRAINED, Axis
 from unisono.studies.tables import study_table
 from unisono.studies.verdict_text import SMALL_PRINT, verdict_table
 from unisono.studies.verdicts import Verdict
-
-PICTURE = "figure"
-VIEW_BOX = re.compile(rb'viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
-"""Width and height of an SVG that Matplotlib made, in points."""
-WIDEST = 1080
-"""Pixels that a picture may take on the page."""
 
 
 def study_report(results: Results, command: str = "", figure: bytes = b"", verdicts: Sequence[Verdict] = ()) -> str:
@@ -69,20 +61,19 @@ def study_report(results: Results, command: str = "", figure: bytes = b"", verdi
     )
     problems = [prose(f"{cell_result.cell.title}: {cell_result.reason}", tone="error") for cell_result in failed]
     curves = _curves(results)
-    picture = _picture(figure) if figure and not (config.plot == "curves" and curves) else None
+    shows = bool(figure) and not (config.plot == "curves" and curves)
     sections = [
         section("about", "What it asks", [about, *problems]),
         section("results", "Results", [*tables, prose(config.note) if config.note else None]),
         section("claims", "Claims", [_claims(verdicts)] if verdicts else []),
-        section("picture", "Figure", [_sheet(config.title)] if picture else []),
+        section("picture", "Figure", [_picture(config.title, figure)] if shows else []),
         section("curves", "Over the course of runs", curves),
         section("runs", "Runs", [runs]),
         section("repeat", "Repeat it", [code("", command)] if command else []),
     ]
     status = "finished" if finished == total else "failed" if failed else "unfinished"
     tiles = [(f"{finished} of {total}", "runs finished"), (f"{seconds / 60:.0f} min", "of training")]
-    assets = {PICTURE: picture} if picture else {}
-    return render(document(config.title, config.source, sections, status=status, tiles=tiles, assets=assets))
+    return render(document(config.title, config.source, sections, status=status, tiles=tiles))
 
 
 def _table(results: Results, metric: str) -> Block:
@@ -98,21 +89,9 @@ def _claims(verdicts: Sequence[Verdict]) -> Block:
     return table("", made.heads, made.rows, note=SMALL_PRINT)
 
 
-def _picture(figure: bytes) -> Sprite:
-    """Return the figure as a sprite of one thumbnail. Its ground is white, so a dark page does not hide its text."""
-    width, height = (float(edge) * 96 / 72 for edge in VIEW_BOX.findall(figure)[0])
-    factor = min(1.0, WIDEST / width)
-    width, height = round(factor * width), round(factor * height)
-    width = max(width, height)  # a sheet fits a thumbnail's longer edge into its width, which would shrink a tall figure
-    source = "data:image/svg+xml;base64," + base64.b64encode(figure).decode()
-    sizes = {"width": width, "height": height, "cell_width": width, "cell_height": height}
-    return {"source": source, "columns": 1, "count": 1, "pixels": False, **sizes}
-
-
-def _sheet(title: str) -> Block:
-    """Return a block that shows the figure."""
-    row = {"name": "", "members": [0], "titles": [title]}
-    return {"kind": "sheet", "title": "", "note": "", "wide": True, "sprite": PICTURE, "rows": [row]}
+def _picture(title: str, figure: bytes) -> Block:
+    """Return the figure; its ground is white, so a dark page does not hide its text."""
+    return picture(title, "data:image/svg+xml;base64," + base64.b64encode(figure).decode())
 
 
 def _curves(results: Results) -> list[Block]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -148,6 +149,8 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "negative weight": (spoil_answer(weight=-1.0), "is negative"),
     "nan weight": (spoil_answer(weight=float("nan")), "the weight is nan"),
     "nan metric": (spoil_answer(metrics={"loss": float("inf")}), "metric loss is inf"),
+    "a metric whose sum is infinite": (spoil_answer(metrics={"loss": 1e308}), "metric loss is 1e+308"),
+    "samples without end": (spoil_answer(samples=10**400), "too large"),
     "metrics that are no numbers": (spoil_answer(metrics={"loss": "low"}), "ValueError"),
     "many metrics": (spoil_answer(metrics={f"m{n}": 1.0 for n in range(33)}), "at most 32 metrics"),
     "a metric with a long name": (spoil_answer(metrics={"m" * 65: 1.0}), "at most 64 characters"),
@@ -179,6 +182,18 @@ def test_a_reason_is_short_and_printable() -> None:
     assert reason.startswith("[2J nox")
     assert len(reason) < 300
     assert len(recorder.records[0].failures[0].details) == 20_000
+
+
+@attack("B4", "Describes a billion samples and claims to weigh as much", "counts for at most ten times the median")
+def test_no_client_outweighs_the_others_by_describing_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {client: 10**9 if client == SPOILED else size for client, size in enumerate(SIZES)}
+    monkeypatch.setattr(AllHere, "num_samples", lambda self, client: sizes[client])
+    middle = median(sizes[client] for client in draw_cohort(CohortConfig(size=4), len(SIZES), Context(0)))
+    claimed, recorder = run(spoil_answer(weight=1e9), rounds=1, outlier=10.0)
+    expected, _ = run(spoil_answer(weight=10.0 * middle), rounds=1)
+    assert same_bits(claimed, expected)
+    assert reasons(recorder) == []
+    assert not same_bits(claimed, run(spoil_answer(weight=1e9), rounds=1)[0])
 
 
 def test_a_straggler_is_given_up_at_the_deadline() -> None:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -20,7 +21,7 @@ from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import SILENT, Membership
-from unisono.engines.flower.messages import EMPTY, RequestBuilder, failure_of, read_answer
+from unisono.engines.flower.messages import EMPTY, UNREADABLE, RequestBuilder, failure_of, read_answer
 from unisono.engines.flower.pace import Pace
 from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
@@ -31,6 +32,8 @@ from unisono.federation.postprocess import Postprocessor
 from unisono.federation.screening import too_long, update_norm
 
 MEBIBYTE = 2**20
+OUTLIER = 10.0
+"""No client's weight counts for more than so many times the median of the cohort, where clients may lie."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class ServerPolicy:
         timeout: seconds until a client counts as failed; None waits for ever. A client that was faster lately gets less.
         max_message_mib: largest answer that is read, in MiB.
         poll: seconds between two looks for answers.
+        outlier: largest weight of a client as a multiple of the median; None in a simulation, whose clients tell the truth.
         max_local: bytes of a local state that are read; None where states travel with the answers, as in a simulation.
     """
 
@@ -53,6 +57,7 @@ class ServerPolicy:
     timeout: float | None = None
     max_message_mib: float = 1024.0
     poll: float = 0.02
+    outlier: float | None = None
     max_local: int | None = None
 
 
@@ -180,8 +185,11 @@ class FlowerEngine:
             limit = int(self._policy.max_message_mib * MEBIBYTE)
             answer = read_answer(content, _received(task, client_id), ctx, limit, self._policy.max_local)
             most = {other: self._policy.method.max_weight(self._membership.num_samples(other)) for other in task.clients}
+            middle = median(most.values())
             check_weight(answer.update, most.pop(client_id))
             weight = self._policy.aggregation.capped(answer.update.weight, sum(most.values()))
+            if self._policy.outlier is not None:
+                weight = min(weight, self._policy.outlier * middle)
             answer = replace(answer, update=replace(answer.update, weight=weight))
         except ClientError as failure:
             return failure
@@ -207,7 +215,7 @@ class Screen:
         try:
             payload = self._policy.postprocessor.decode(result.update, received).payload
             norm = update_norm(payload, received, self._policy.method.shares)
-        except (ValueError, LookupError, TypeError, RuntimeError):
+        except (*UNREADABLE, RuntimeError):
             norm = math.nan
         if not math.isfinite(norm):
             return False  # it is refused, with the reason, where it would be added

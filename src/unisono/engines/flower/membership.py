@@ -15,7 +15,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from unisono.core.errors import UserError
-from unisono.engines.flower.messages import DAMAGED, check_texts, failure_of, read_values, values_content
+from unisono.engines.flower.messages import DAMAGED, UNREADABLE, check_texts, failure_of, read_values, values_content
 from unisono.federation.client_turn import FederatedDataset
 
 Description = Mapping[str, Any]
@@ -251,7 +251,7 @@ class FlowerMembership:
                     continue
                 description = read_values(reply.content, "description")
                 client_id = int(description["client"]) if client_id is None else client_id
-            except (ValueError, LookupError, TypeError, OverflowError) as error:
+            except UNREADABLE as error:
                 self._refuse(client_id, asked.node, f"its description cannot be read ({error})")
                 continue
             if not 0 <= client_id < self.num_clients:

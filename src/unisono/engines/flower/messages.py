@@ -9,7 +9,6 @@ Payloads carry a checksum of their own. The texts of a message have one together
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
 from unisono.core.wire import from_bytes, to_bytes
 from unisono.federation.client_turn import ClientResult, ClientStats
+from unisono.federation.declared import LARGEST
 
 SERIALISATION = "unisono.payload"
 INLINE = 2**21
@@ -31,6 +31,8 @@ EMPTY = Payload()
 MOST_REASON, MOST_DETAILS = 300, 20_000
 """Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
 MOST_METRICS, MOST_NAME = 32, 64
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What reading a client's words can raise, whatever they are."""
 TEXTS = "texts"
 """The record that holds the checksum of all texts of a message."""
 FAILED = "the client failed; its own log says why"
@@ -236,8 +238,8 @@ def read_answer(
         payload = payload_of(content, "update", limit)
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
         local = payload_of(content, "local", limit if local_limit is None else local_limit)
-        samples, seconds = int(told["samples"]), _finite("the time", told["seconds"])
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        samples, seconds = int(_finite("the number of samples", told["samples"])), _finite("the time", told["seconds"])
+    except UNREADABLE as error:
         reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))
@@ -292,8 +294,8 @@ def _read_json(text: object) -> Any:
 
 def _finite(what: str, value: Any) -> float:
     number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{what} is {number}")
+    if not abs(number) <= LARGEST:  # also for NaN; sums over clients stay finite too
+        raise ValueError(f"{what} is {number:g}")
     return number
 
 

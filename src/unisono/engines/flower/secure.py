@@ -15,9 +15,9 @@ from flwr.serverapp import Grid
 from unisono.core.errors import ClientError, UserError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Reduce, Reveals
-from unisono.engines.flower.engine import MEBIBYTE, FlowerEngine, ServerPolicy
+from unisono.engines.flower.engine import MEBIBYTE, OUTLIER, FlowerEngine, ServerPolicy
 from unisono.engines.flower.membership import Membership
-from unisono.engines.flower.messages import EMPTY, RequestBuilder
+from unisono.engines.flower.messages import EMPTY, UNREADABLE, RequestBuilder
 from unisono.engines.flower.sums import (
     KIND,
     as_hex,
@@ -44,8 +44,6 @@ from unisono.privacy.secure_sum_server import ServerSum, VoidSumError
 STEP_SECONDS = 60.0
 """Time for a step after the first, in which clients do not train."""
 MOST_WORDS = 2**31
-OUTLIER = 10.0
-"""No client's weight counts for more than so many times the median of the cohort."""
 
 
 def check_secure(method: Method, aggregation: AggregationConfig, compression: CompressionConfig, cohort_size: int) -> None:
@@ -239,7 +237,7 @@ class _RoundSum:
                 return
             try:
                 self._take_card(client_id, answer)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except UNREADABLE as error:
                 self._fail(client_id, error)
 
         engine.ask(requests, task.ctx, settle)
@@ -283,7 +281,7 @@ class _RoundSum:
                 if content is None:
                     raise ValueError(reason)
                 take(client_id, content)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except UNREADABLE as error:
                 self._fail(client_id, error)
 
         self._engine.ask(requests, self.task.ctx, settle, KIND, STEP_SECONDS)

@@ -3,6 +3,7 @@
 const RENDERERS = {
   lines: renderLines, columns: renderColumns, table: renderTable, facts: renderFacts, prose: renderProse,
   code: renderCode, link: renderLink, map: renderMap, sheet: renderSheet,
+  picture: renderPicture,
 };
 const root = document.documentElement;
 const main = document.getElementById("page");

@@ -1,4 +1,6 @@
-// Contact sheets: rows of thumbnails out of one picture, and what each row has in common.
+// Contact sheets: rows of thumbnails out of one picture, and what each row has in common; and whole pictures.
+
+const SIZE = 44;
 
 function thumbnail(name, index, size, extra = {}) {
   const sprite = page.assets[name];
@@ -16,13 +18,18 @@ function thumbnail(name, index, size, extra = {}) {
 
 function renderSheet(block) {
   const figure = framed(block);
-  const size = page.assets[block.sprite].width > 64 ? page.assets[block.sprite].width : 44;
   figure.append(el("div", { class: "sheet" }, block.rows.map((row) => {
-    const members = row.members.map((index, position) => thumbnail(block.sprite, index, size,
+    const members = row.members.map((index, position) => thumbnail(block.sprite, index, SIZE,
       { class: row.marks ? (row.marks[position] ? "same" : "other") : "", title: row.titles ? row.titles[position] : null }));
     const name = el("div", { class: "name" }, row.name, row.detail ? el("small", {}, row.detail) : null);
-    const head = row.query === undefined ? name : el("div", { class: "query" }, thumbnail(block.sprite, row.query, size), name);
+    const head = row.query === undefined ? name : el("div", { class: "query" }, thumbnail(block.sprite, row.query, SIZE), name);
     return [head, el("div", { class: "members", tabindex: 0 }, members)];
   })));
+  return figure;
+}
+
+function renderPicture(block) {
+  const figure = framed(block);
+  figure.append(el("div", { class: "picture", tabindex: 0 }, el("img", { src: block.source, alt: block.words })));
   return figure;
 }
