@@ -9,7 +9,6 @@ from torch import nn
 from unisono.models.nets import (
     add_targets,
     build_seeded,
-    copy_weights,
     freeze,
     get_state,
     load_state,
@@ -115,15 +114,6 @@ def test_a_net_without_tensors():
     load_state(nn.ReLU(), {})
     update_ema(nn.ReLU(), nn.ReLU(), 0.9)
     assert get_state(nn.ReLU()) == {}
-
-
-def test_copy_weights():
-    source, destination = small_net(), small_net()
-    source["backbone"][1].running_mean.fill_(4)
-    copy_weights(source, destination)
-    assert all(torch.equal(tensor, state_view(source)[name]) for name, tensor in state_view(destination).items())
-    with pytest.raises(ValueError, match="backbone"):
-        copy_weights(nn.Linear(2, 3), destination)
 
 
 def test_ema_by_hand():

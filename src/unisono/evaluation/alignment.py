@@ -43,18 +43,6 @@ def uniformity(z: Tensor, tau: float = 0.2) -> float:
     return math.log(len(z)) - log_sums / len(z)
 
 
-def tuning_score(z1: Tensor, z2: Tensor, uniformity_weight: float = 0.2, tau: float = 0.2) -> float:
-    """Return Align + 0.2 Unif(0.2), which the paper finds predictive of kNN accuracy and maximises; higher is better.
-
-    Args:
-        z1: one client's features of its samples, shape (num_samples, feature_dim); Unif looks at these.
-        z2: features of an augmentation of each, in the same order and shape.
-        uniformity_weight: of Unif beside Align.
-        tau: the parameter of Unif.
-    """
-    return align(z1, z2) + uniformity_weight * uniformity(z1, tau)
-
-
 def stability(previous: Tensor, current: Tensor) -> float:
     """Return the adjusted Rand index between the clusters of the same samples in two rounds: 1 where nothing moved.
 

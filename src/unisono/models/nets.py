@@ -86,11 +86,6 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 tensor.clamp_(min=0)
 
 
-def copy_weights(source: nn.Module, destination: nn.Module) -> None:
-    """Copy the state of one module into another of the same shape."""
-    load_state(destination, state_view(source))
-
-
 def add_targets(nets: nn.ModuleDict, names: Sequence[str]) -> nn.ModuleDict:
     """Return the same networks, and frozen copies of the named ones whose names begin with ``target_``."""
     nets.update({f"target_{name}": freeze(deepcopy(nets[name])) for name in names})
