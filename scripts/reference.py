@@ -134,19 +134,19 @@ def _built_in() -> list[str]:
 
 
 def _options_table(section: type[Section]) -> str:
-    """Return a row for each option: default, range, meaning."""
+    """Return a row for each option: meaning, default, range."""
     schema = section.model_json_schema()
     known = schema.get("$defs", {})
     rows = []
     for name, field in section.model_fields.items():
         default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
         allowed = _range(schema["properties"][name], known)
-        rows.append(f"| `{name}` | {default} | {allowed} | {_escaped((field.description or '').rstrip('.'))} |")
-    return "| option | default | range | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
+        rows.append(f"| `{name}` | {_escaped((field.description or '').rstrip('.'))} | {default} | {allowed} |")
+    return "| option | meaning | default | range |\n|---|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
 
 
 def _shown(value: Any) -> str:
-    return "*unset*" if value is None else f"`{_escaped(json.dumps(value, default=str))}`"
+    return "*unset*" if value is None else _escaped(f"`{json.dumps(value, default=str)}`")
 
 
 def _range(schema: Mapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ SMALL = [
     "cohort.size=3",
     "federation.rounds=2",
     "model.backbone=cfcl-cnn",
+    "training.local_epochs=1",
     "evaluation.probe_every=0",
     "method.projection_dim=16",
 ]

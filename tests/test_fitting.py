@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,12 +14,13 @@ from unisono.config import resolve
 from unisono.core.client_data import as_float
 from unisono.core.config import parse_overrides
 from unisono.experiment import Experiment
-from unisono.fitting import estimate_seconds, multiplications, operations_per_round, prepare
+from unisono.fitting import BUDGET, estimate_seconds, multiplications, operations_per_round, prepare
 from unisono.models.nets import build_seeded
 from unisono.recipes import Layer, assemble, flag_layers
 from unisono.running import run
 from unisono.runs.directory import RunDirectory
 
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 DIGITS = {"dataset": "digits", "clients": 20, "rounds": 5}
 
 
@@ -36,6 +39,16 @@ def test_what_nobody_gave_is_chosen_and_said() -> None:
     assert "cohort.size = 10" in notes
     assert f"training.local_epochs = {config.training.local_epochs}" in notes
     assert "of training on" in notes
+
+
+def test_the_first_run_of_the_readme_fits_two_minutes_of_two_cores() -> None:
+    (command,) = re.findall(r"^unisono run (\w+) --dataset (\S+) --clients (\d+) --alpha (\S+) --rounds (\d+)", README, re.M)
+    method, dataset, clients, alpha, rounds = command
+    flags = {"dataset": dataset, "clients": int(clients), "alpha": float(alpha), "rounds": int(rounds)}
+    experiment, notes = prepare(assemble(method, flag_layers(flags)))
+    assert (experiment.config.model.backbone, experiment.config.cohort.size) == ("convnet", 10)
+    assert operations_per_round(experiment) * int(rounds) < 1.5 * BUDGET
+    assert "this takes about" in " ".join(notes)
 
 
 def test_what_the_user_gave_stays() -> None:
@@ -59,6 +72,32 @@ def test_views_fit_the_data_unless_the_user_has_an_opinion() -> None:
     assert fitted("orchestra", dataset="fashion-mini")[0].config.views.preset == "clothing"
     assert fitted("simclr", "views.preset=byol")[0].config.views.preset == "byol"
     assert fitted("simclr", "views.flip=0.5")[0].config.views.preset == "simclr"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "scheme"),
+    [
+        (("client",), (), "natural"),
+        (("client",), ("partition.num_clients=3",), "iid"),
+        ((), ("partition.num_clients=3",), "iid"),
+        (("y", "client"), ("partition.num_clients=3",), "dirichlet"),
+        (("client",), ("partition.scheme=quantity-skew", "partition.num_clients=3"), "quantity-skew"),
+    ],
+)
+def test_own_samples_are_dealt_as_they_came_and_what_is_held_out_is_said(
+    tmp_path: Path, arrays: tuple[str, ...], settings: tuple[str, ...], scheme: str
+) -> None:
+    draw = np.random.default_rng(0)
+    values = {name: np.arange(60) % 2 for name in arrays}
+    np.savez(tmp_path / "x.npz", x=draw.integers(0, 256, (60, 8, 8), dtype=np.uint8), **values)
+    given = [*settings, "data.dataset=npz", f"data.path={tmp_path / 'x.npz'}", "federation.rounds=1"]
+    experiment, notes = prepare(assemble("simclr", [Layer("--set", parse_overrides(given))]))
+    said = " ".join(notes)
+    assert experiment.config.partition.scheme == scheme
+    assert (f"partition.scheme = {scheme}" in said) == (scheme in ("natural", "iid"))
+    assert "12 of 60 samples are held out for tests (data.test_fraction = 0.2; 0 holds none out)" in said
+    none = [*given, "data.test_fraction=0"]
+    assert "held out" not in " ".join(prepare(assemble("simclr", [Layer("--set", parse_overrides(none))]))[1])
 
 
 def test_a_round_brings_four_centroids_for_each_cluster_and_a_target_can_follow() -> None:

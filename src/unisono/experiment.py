@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unisono.config import Config
 from unisono.core.context import Context
-from unisono.core.errors import UserError
+from unisono.core.errors import UserError, left_out
 from unisono.core.method import Method, RunInfo
 from unisono.core.payload import Payload
 from unisono.data.datasets import Dataset, load_dataset
@@ -125,6 +125,7 @@ class Experiment:
         return (
             *self.choices,
             *_unreadable_notes(self.dataset),
+            *_held_out_notes(self.config, self.dataset),
             *self.partition.notes,
             *_scaling_notes(self.config),
             *_engine_notes(self.config),
@@ -227,7 +228,18 @@ def check_privacy(config: Config) -> None:
 
 def _unreadable_notes(dataset: Dataset) -> tuple[str, ...]:
     number = len(dataset.unreadable)
-    return (f"{number:,} images cannot be read and are left out; {UNREADABLE} of the run lists them.",) if number else ()
+    return (f"{left_out(number, 'image')}; {UNREADABLE} of the run lists them.",) if number else ()
+
+
+def _held_out_notes(config: Config, dataset: Dataset) -> tuple[str, ...]:
+    """Return a sentence about samples of the user's own that are not trained on."""
+    number = len(dataset.test_samples)
+    if config.data.path is None or not dataset.held_out or not number:
+        return ()
+    return (
+        f"{number:,} of {number + len(dataset.samples):,} samples are held out for tests (data.test_fraction = "
+        f"{config.data.test_fraction:g}; 0 holds none out)",
+    )
 
 
 def _visible_labels(config: Config, dataset: Dataset, partition: Partition) -> Tensor | None:

@@ -186,7 +186,8 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
     side = found.short_side
     largest = SIZE_ON_GPU if on_gpu else SIZE_ON_CPU
     size = min(side, largest)
-    grey = found.channels == 1
+    channels = found.channels
+    bands = {1: "all images are grey", 3: "grey images become RGB too"}.get(channels, f"most images have {channels}")
     layout, partition, split = _layout(found, wanted)
     squeeze = found.stretch > LONG
     held_out = "the images below test/ are held out" if found.apart else "no image is held out: all are learnt from"
@@ -197,7 +198,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "layout": layout,
         "image_size": size,
         "squeeze": squeeze,
-        "channels": 1 if grey else 3,
+        "channels": channels,
         "test_fraction": 0.0,
         "on_error": "skip",
     }
@@ -208,7 +209,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "data": data,
         "partition": partition,
         "cohort": {"size": min(COHORT, num_clients)},
-        "views": {"preset": wanted.views or ("clothing" if grey else "orchestra")},
+        "views": {"preset": wanted.views or ("orchestra" if channels == 3 else "clothing")},
         "model": {"backbone": "resnet18" if on_gpu else "convnet"},
         "training": {"batch_size": _batch_size(found), "learning_rate": LEARNING_RATE, "local_epochs": 1},
         "federation": {"rounds": 1},
@@ -221,27 +222,28 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         recipe["evaluation"]["probes"] = ["unlabelled"]
     fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
     reasons = {
+        "method.name": "as asked by --method" if wanted.method != "simclr" else "learns within minutes; --method names another",
         "data.layout": "what the levels of folders stand for",
         "data.image_size": f"edge in pixels: {fits}",
         "data.squeeze": "resized without a crop, because many are longer than wide" if squeeze else "cropped to a square first",
-        "data.channels": "all images are grey" if grey else "grey images become RGB too",
+        "data.channels": bands,
         "data.test_fraction": held_out,
         "data.on_error": "images that cannot be read are left out and listed in unreadable.txt of the run",
         "partition.scheme": split,
         "cohort.size": "clients that train in a round",
-        "views.preset": _why_views(grey, wanted),
+        "views.preset": _why_views(channels, wanted),
         "model.backbone": "an 18-layer ResNet" if on_gpu else "a narrow network of stride-2 convolutions that fits a CPU",
         "evaluation.probe_every": "looks at the encoder at the end only; 5 would do so every 5 rounds",
     }
     return recipe, {option: reason for option, reason in reasons.items() if option.partition(".")[0] in recipe}
 
 
-def _why_views(grey: bool, wanted: Wanted) -> str:
+def _why_views(channels: int, wanted: Wanted) -> str:
     """Return a sentence on the preset of the views."""
     if wanted.views is not None:
         return "as asked by --views"
-    made_of = "crops, flips, brightness, contrast, blur, some inverted" + ("" if grey else ", and colours")
-    fit = ", which are safe on grey images" if grey else ""
+    made_of = "crops, flips, brightness, contrast, blur, some inverted" + (", and colours" if channels == 3 else "")
+    fit = ", which are safe on grey images" if channels == 1 else ""
     return f"{made_of}{fit}; --views names another, and 'unisono views' draws those of the recipe"
 
 

@@ -70,7 +70,8 @@ def fit(layered: LayeredConfig, dataset: Dataset) -> LayeredConfig:
     if not layered.is_method:
         return layered
     config = resolve(layered.tree)
-    chosen: Tree = {}
+    chosen = _not_given(_split(config, dataset), layered, config)
+    config = resolve(_with(layered, chosen).tree)
     for choose in (_fit_cohort, _fit_epochs, _fit_momentum):
         found = choose(Experiment.prepare(config, dataset))
         chosen = merge(chosen, _not_given(found, layered, config))
@@ -179,6 +180,14 @@ def _fit_cohort(experiment: Experiment) -> Tree:
         most = cohort * getattr(options, "num_local_clusters") // CENTROIDS_PER_CLUSTER  # noqa: B009
         found["method"] = {"num_global_clusters": max(2, min(getattr(options, "num_global_clusters"), most))}  # noqa: B009
     return found
+
+
+def _split(config: Config, dataset: Dataset) -> Tree:
+    """Choose one client per owner where there are no labels to deal by, and a random split where there are no owners either."""
+    given = config.partition.model_fields_set
+    if dataset.labels is not None or given - {"num_clients", "min_samples", "seed"}:
+        return {}
+    return {"partition": {"scheme": "iid" if dataset.owners is None or "num_clients" in given else "natural"}}
 
 
 def _views(config: Config) -> Tree:

@@ -13,7 +13,8 @@ from statistics import median
 
 import torch
 
-from unisono.core.errors import UserError
+from unisono.core.errors import UserError, left_out
+from unisono.data.sources.deep import TIFF
 from unisono.data.sources.images import list_images, read_readable
 from unisono.sample_set import SampleSet
 
@@ -31,7 +32,7 @@ class Head:
     Args:
         width: in pixels.
         height: in pixels.
-        channels: without transparency.
+        channels: without transparency; as many as it has where there are more than three.
         bits: of a value.
     """
 
@@ -88,8 +89,10 @@ class OwnImages:
 
     @property
     def channels(self) -> int:
-        """The largest number of channels of an image."""
-        return max(head.channels for head in self.readable)
+        """1 if all images are grey, 3 if some have colours; where most have another number, that one."""
+        numbers = Counter(head.channels for head in self.readable)
+        common = numbers.most_common(1)[0][0]
+        return common if common not in (1, 3) else 3 if 3 in numbers else 1
 
     @cached_property
     def readable(self) -> tuple[Head, ...]:
@@ -106,22 +109,26 @@ class OwnImages:
         """Sentences on what the user should know before a run."""
         found = []
         if self.problems:
-            file, reason = self.problems[0]
-            found.append(
-                f"{len(self.problems):,} files cannot be read and are left out: {file} ({reason})" + _more(self.problems)
-            )
+            found.append(f"{left_out(len(self.problems))}: {first_problem(self.problems)}")
         if self.copies:
             copies = sum(len(group) - 1 for group in self.copies)
+            what = (
+                "1 file is an exact copy of another, and is kept"
+                if copies == 1
+                else (f"{copies:,} files are exact copies of others, and are kept")
+            )
             first, second, *_ = (self.files[row] for row in self.copies[0])
-            across = f"; {self.copies_across:,} of the groups span sites" if self.copies_across else ""
-            found.append(f"{copies:,} files are exact copies of others, and are kept: {second} of {first}{across}")
+            across = f"; {self.copies_across:,} of {len(self.copies):,} groups span sites" if self.copies_across else ""
+            found.append(f"{what}: {second} of {first}{across}")
         if self.apart:
             found.append("the images below test/ are held out, and those below train/ are learnt from")
         return found
 
 
-def _more(items: Sequence[object]) -> str:
-    return f" and {len(items) - 1:,} more" if len(items) > 1 else ""
+def first_problem(problems: Sequence[tuple[Path, str]]) -> str:
+    """Return the first file that cannot be read, its reason, and how many more there are."""
+    file, reason = problems[0]
+    return f"{file} ({reason})" + (f" and {len(problems) - 1:,} more" if len(problems) > 1 else "")
 
 
 def look(folder: Path) -> OwnImages:
@@ -147,10 +154,11 @@ def look(folder: Path) -> OwnImages:
     heads, problems = read_heads(files)
     if not any(heads):
         raise UserError(f"None of the {len(files):,} images in {folder} can be read: {problems[0][0]} ({problems[0][1]}).")
-    names = tuple(map(str, files))
-    empty = ("",) * len(files)
-    copies = SampleSet(names, empty, empty, (3, 1, 1), files=tuple(files)).equal_rows()
-    return OwnImages(folder, tuple(files), tuple(folders), heads, problems, tuple(map(tuple, copies)), apart)
+    rows = [row for row, head in enumerate(heads) if head is not None]
+    empty = ("",) * len(rows)
+    copies = SampleSet(empty, empty, empty, (3, 1, 1), files=tuple(files[row] for row in rows)).equal_rows()
+    groups = tuple(tuple(rows[row] for row in group) for group in copies)
+    return OwnImages(folder, tuple(files), tuple(folders), heads, problems, groups, apart)
 
 
 def read_heads(files: Sequence[Path]) -> tuple[tuple[Head | None, ...], tuple[tuple[Path, str], ...]]:
@@ -170,6 +178,8 @@ def _head(file: Path) -> Head | str:
 
     try:
         with Image.open(file) as image:
+            if file.suffix.lower() in TIFF and getattr(image, "n_frames", 1) > 1:
+                return _head_of_array(file)  # pages are channels
             return Head(image.width, image.height, CHANNELS.get(image.mode, 3), BITS.get(image.mode, 8))
     except UnidentifiedImageError:
         return _head_of_array(file)
@@ -178,8 +188,8 @@ def _head(file: Path) -> Head | str:
 
 
 def _head_of_array(file: Path) -> Head | str:
-    """Return the head of a file that Pillow does not know, by reading it whole."""
-    images, _, problems = read_readable([file], 3, None)
+    """Return the head of a file that Pillow does not read as it is, by reading it whole."""
+    images, _, problems = read_readable([file], None, None)
     if problems:
         return problems[0][1]
     _, channels, height, width = images.shape

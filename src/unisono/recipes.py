@@ -222,7 +222,7 @@ def load_recipe(reference: Reference) -> Recipe:
         return _read(Path(name))
     known = _files()
     if name in known:
-        return _read(known[name])
+        return _read_own(known[name])
     if name in methods or ":" in name or name.endswith(".py"):
         return Recipe(name, (Layer(name, {"method": {"name": name}}),), is_method=True)
     near = closest(name, [*list_recipes(), *methods])
@@ -250,6 +250,12 @@ def _files() -> dict[str, Path]:
 def _names() -> dict[Path, str]:
     """The names of the package's recipe files, by their full paths."""
     return {path.resolve(): name for name, path in _files().items()}
+
+
+@cache
+def _read_own(path: Path) -> Recipe:
+    """A recipe of the package, which no one changes while the program runs."""
+    return _read(path)
 
 
 def _read(path: Path) -> Recipe:

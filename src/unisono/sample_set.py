@@ -25,7 +25,7 @@ from unisono.data.value_range import as_samples
 
 BATCH_SIZE = 4096
 """Images read at a time, so that a large folder needs little memory."""
-THUMBNAIL = 48
+THUMBNAIL = 80
 
 Source = Tensor | NDArray[Any] | str | Path
 """Samples, or a file or folder of them."""
@@ -146,15 +146,16 @@ def own_data(config: Config, input_shape: tuple[int, ...]) -> SampleSet:
 
 
 def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool) -> SampleSet:
+    resolved = path.resolve()
     if path.is_file() and (path.suffix == ".npz" or (path.suffix == ".npy" and _holds_samples(path, input_shape))):
         data = read_arrays(path)
         owners = None if data.owners is None else [data.owner_names[owner] for owner in data.owners.tolist()]
         found = _of_values(as_samples(data.samples, input_shape), str(path), input_shape, owners)
-        return replace(found, keys=tuple(f"{path.resolve()}#{row}" for row in range(len(found))))
+        return replace(found, keys=tuple(f"{resolved}#{row}" for row in range(len(found))))
     if path.is_file() and path.suffix.lower() == ".parquet":
         stored = read_parquet(path, input_shape, squeeze)
         names = tuple(f"{path}#{row}" for row in stored.rows)
-        keys = tuple(f"{path.resolve()}#{row}" for row in stored.rows)
+        keys = tuple(f"{resolved}#{row}" for row in stored.rows)
         folders = stored.owners or ("",) * len(names)
         return SampleSet(names, folders, keys, input_shape, values=stored.samples, problems=stored.problems)
     if path.is_file() and path.suffix.lower() not in SUFFIXES:

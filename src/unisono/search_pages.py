@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from unisono.core.errors import left_out
 from unisono.report.blocks import Block, Document, Section, columns, document, prose, section
 from unisono.report.thumbnails import sprite
-from unisono.sample_set import SampleSet
+from unisono.sample_set import THUMBNAIL, SampleSet
 from unisono.search import Duplicates, Neighbors, Outliers, Problems
 
 SPRITE = "found"
@@ -43,7 +44,7 @@ class Thumbnails:
         if largest.ndim == 4:
             size = largest.shape[-2:]
             images = [image if image.shape == largest.shape else _fitted(image, size) for image in images]
-        return {SPRITE: sprite(torch.cat(images))}
+        return {SPRITE: sprite(torch.cat(images), THUMBNAIL)}
 
 
 def neighbors_page(found: Neighbors, run: str) -> Document:
@@ -210,7 +211,7 @@ def _said(sentence: str) -> Block | None:
 def _unreadable(problems: Problems) -> Block | None:
     if not problems:
         return None
-    return prose(f"{len(problems):,} files cannot be read and are left out; unreadable.txt lists them.", tone="warning")
+    return prose(f"{left_out(len(problems))}; unreadable.txt lists them.", tone="warning")
 
 
 def _short(name: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from unisono.config import FORMAT, resolve
 from unisono.core.method import methods
 from unisono.recipes import build_tree, list_recipes, load_recipe
@@ -14,15 +12,15 @@ ROOT = Path(__file__).parents[2] / "src" / "unisono" / "recipes"
 EVERY = [(name, method) for name in list_recipes() for method in load_recipe(name).own_methods]
 
 
-@pytest.mark.parametrize(("name", "method"), EVERY)
-def test_recipe_resolves_with_every_method_it_knows(name: str, method: str) -> None:
-    tree = build_tree(name, {"method": method})
-    config = resolve(tree)
-    assert tree["format"] <= FORMAT
-    assert config.method_name == method
-    assert config.recipe.title
-    assert config.recipe.scale in ("small", "paper")
-    assert config.run.name is None, "a recipe that names its run can be run only once"
+def test_recipes_resolve_with_every_method_they_know() -> None:
+    for name, method in EVERY:
+        tree = build_tree(name, {"method": method})
+        config = resolve(tree)
+        assert tree["format"] <= FORMAT, name
+        assert config.method_name == method, name
+        assert config.recipe.title, name
+        assert config.recipe.scale in ("small", "paper"), name
+        assert config.run.name is None, f"{name} names its run and can be run only once"
 
 
 def test_every_method_has_numbers_in_a_recipe_of_each_scale() -> None:

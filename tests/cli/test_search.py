@@ -156,7 +156,7 @@ def test_unreadable_images_are_left_out(unisono: Command, demo: Path, photos: Pa
     (photos / "north" / "broken.png").write_bytes(b"no image")
     result = unisono(command, demo, photos, "--on-error", "skip")
     assert result.code == 0
-    assert result.err == "note: 1 files cannot be read and are left out; unreadable.txt lists them\n"
+    assert result.err == "note: 1 file cannot be read and is left out; unreadable.txt lists them\n"
     assert Path("unreadable.txt").read_text().startswith("photos/north/broken.png: ")
     if command == "embed":
         with np.load("features.npz") as content:

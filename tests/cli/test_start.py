@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from tests.cli.conftest import Command
@@ -46,8 +47,8 @@ def test_a_folder_is_looked_at_before_anything_is_written(unisono: Command, site
     assert ["north", "12", "10x10", "1", "8"] in [line.split() for line in lines]
     assert any("20x12 (9), 10x10 (1)" in line for line in lines)
     assert "23 images of 2 sites." in lines
-    assert any("1 files cannot be read" in line and "broken.png" in line for line in lines)
-    assert any("1 files are exact copies" in line and "1 of the groups span sites" in line for line in lines)
+    assert any("1 file cannot be read and is left out" in line and "broken.png" in line for line in lines)
+    assert any("1 file is an exact copy" in line and "1 of 1 groups span sites" in line for line in lines)
     assert any(line.startswith("Training takes about 1 min on ") for line in lines)
     assert 'scheme = "natural"' in lines
     assert "# no image is held out: all are learnt from" in lines
@@ -73,6 +74,75 @@ def test_a_run_follows_from_a_yes_and_from_the_recipe_alike(
     again = unisono("start", sites, "--dry-run", *QUICK)
     assert 'name = "my-sites-2"' in again.out
     assert unisono("start", sites, "--name", "my-sites").sentence.startswith("--name my-sites: runs/my-sites exists already")
+
+
+def test_images_that_cannot_be_decoded_are_named_too_and_no_copies(unisono: Command, sites: Path) -> None:
+    for name in ("again.png", "north.png"):
+        (sites / "south" / name).write_bytes(b"no image")  # the same bytes as broken.png
+    whole = (sites / "north" / "00.png").read_bytes()
+    (sites / "north" / "00.png").write_bytes(whole[: len(whole) // 2])
+    result = unisono("start", sites, "--yes", *QUICK)
+    assert (result.code, result.err) == (0, "")
+    assert "3 files cannot be read and are left out" in result.out
+    assert "note: 1 more file cannot be read and is left out: " in result.out
+    assert "1 file is an exact copy" in result.out
+    assert f"unisono neighbors runs/my-sites '{sites}/north/01.png'" in result.out
+    assert len((load("runs/my-sites").path / "unreadable.txt").read_text().splitlines()) == 4
+
+
+def draw_deep(folder: Path, shape: tuple[int, ...], suffix: str) -> None:
+    draw = np.random.default_rng(0)
+    for site in ("a", "b"):
+        (folder / site).mkdir(parents=True)
+        for row in range(6):
+            values = draw.integers(0, 65536, shape, dtype=np.uint16)
+            file = folder / site / f"{row}{suffix}"
+            if suffix == ".npy":
+                np.save(file, values)
+            else:
+                tifffile.imwrite(file, values, photometric="minisblack")
+
+
+@pytest.mark.parametrize(
+    ("shape", "suffix", "channels", "views"),
+    [
+        ((12, 12), ".npy", 1, "clothing"),
+        ((3, 12, 12), ".npy", 3, "orchestra"),
+        ((5, 12, 12), ".npy", 5, "clothing"),
+        ((5, 12, 12), ".tif", 5, "clothing"),
+        ((12, 12), ".tif", 1, "clothing"),
+    ],
+)
+def test_channels_and_bits_of_any_file_are_seen(
+    unisono: Command, tmp_path: Path, shape: tuple[int, ...], suffix: str, channels: int, views: str
+) -> None:
+    draw_deep(tmp_path / "deep", shape, suffix)
+    result = unisono("start", "deep", "--dry-run", *QUICK)
+    assert (result.code, result.err) == (0, "")
+    assert ["a", "6", "12x12", str(channels), "16"] in [line.split() for line in result.out.splitlines()]
+    assert f"channels = {channels}\n" in result.out
+    assert f'preset = "{views}"' in result.out
+
+
+def test_images_of_other_channels_than_most_are_left_out(unisono: Command, tmp_path: Path) -> None:
+    draw_deep(tmp_path / "deep", (5, 12, 12), ".npy")
+    Image.fromarray(np.zeros((12, 12), dtype=np.uint8)).save(tmp_path / "deep" / "a" / "grey.png")
+    result = unisono("start", "deep", "--dry-run", *QUICK)
+    assert "note: 1 file cannot be read and is left out: deep/a/grey.png" in result.out
+
+
+def test_nothing_learnt_is_said_in_the_terminal_and_in_the_report(unisono: Command, sites: Path) -> None:
+    """Whatever way leads there: the first run, or a method by name that does not move."""
+    started = unisono("start", sites, "--yes", *QUICK)  # three passes over noise
+    command = ["run", "orchestra", "--dataset", "folder", "--rounds", "1", "--workers", "0", "--name", "still"]
+    for option in (f"data.path={sites}", "data.image_size=8", "data.on_error=skip", "training.learning_rate=1e-9"):
+        command += ["--set", option]
+    still = unisono(*command)
+    for result, run in ((started, "my-sites"), (still, "still")):
+        assert (result.code, result.err) == (0, "")
+        assert "warning: Nothing was learnt that pixels or untrained weights do not show" in result.out, run
+        report = (Path("runs") / run / "report.html").read_text(encoding="utf-8")
+        assert "Nothing was learnt that pixels or untrained weights do not show" in report, run
 
 
 def test_a_recipe_of_the_user_is_kept(unisono: Command, sites: Path) -> None:

@@ -71,6 +71,16 @@ def test_failures_are_listed_and_the_exit_code_tells(unisono: Command, tmp_path:
     assert [run["reason"] != "" for run in report["runs"] if run["variant"] == "Orchestra"] == [False, True]
 
 
+def test_a_metric_that_no_run_has_is_said_to_be_unknown(unisono: Command, tmp_path: Path) -> None:
+    one = SMALL.replace('"knn"', '"my-number", "knn"', 1)
+    (tmp_path / "small.toml").write_text(one)
+    result = unisono("study", "small.toml", "--only", "simclr", "--only", "alpha-10", "--seeds", "0")
+    assert result.code == 0, result
+    assert "No run has a number 'my-number' (study.metrics). Known: " in result.out
+    assert ", knn, " in result.out.partition("Known: ")[2]
+    assert "No run has a number 'knn'" not in result.out
+
+
 def test_mistakes(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL)
     assert "There is no study 'small'" in unisono("study", "small").sentence

@@ -47,6 +47,7 @@ def test_channels_may_come_last_and_tensors_are_taken() -> None:
         (images("float32", 6) - 3, "undo their normalisation"),
         (images("float64", 1000), "undo their normalisation"),
         (images("int64", 255), "pass images.astype('uint8')"),
+        (np.ones((2, *SHAPE), dtype=bool), "pass images.astype('float32')"),
         (images("int32", 70000), "uint8, uint16 or floats"),
         (images("uint16", 255), "pass images.astype('uint8')"),
         (images("float32", 1)[:, :2], "must have shape (any, 3, 4, 5)"),

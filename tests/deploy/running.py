@@ -68,7 +68,7 @@ class RunningFederation:
         ports = free_ports(num_clients + 1)
         create_federation(self.path, num_clients, hosts, ports[0], policy={})
         self.server = ServerDirectory.open(self.path)
-        self.configure_server(host="127.0.0.1", start_timeout=120.0)
+        self.configure_server(host="127.0.0.1", start_timeout=600.0)
         self.clients = [self.path / f"client-{number}" for number in range(num_clients)]
         for number, path in enumerate(self.clients):
             own = ClientDirectory.open(path).config

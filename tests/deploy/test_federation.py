@@ -148,7 +148,7 @@ def test_cfcl_moves_points_between_neighbours(federation: RunningFederation) -> 
 
 def test_a_client_that_is_killed_after_sharing_leaves_the_right_secure_sum_behind(federation: RunningFederation) -> None:
     (federation.root / "attack").write_text(KILL)
-    settings = ("federation.rounds=1", "privacy.secure_aggregation=true", "engine.client_timeout=30")
+    settings = ("federation.rounds=1", "privacy.secure_aggregation=true", "engine.client_timeout=60")
     run = federation.run("fedema", "secure", *FEDEMA, *settings)
     assert not (federation.root / "attack").exists(), "the client was killed"
     assert [entry["client"] for entry in read_lines(run / "failures.jsonl")] == [NUM_CLIENTS - 1]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unisono.losses.siamese import byol_regression, negative_cosine, symmetric_byol_regression, symmetric_negative_cosine
+from unisono.losses.siamese import byol_regression, negative_cosine, symmetric_byol_regression
 
 
 def draw(seed: int, count: int = 2, batch: int = 5, dim: int = 4) -> list[Tensor]:
@@ -34,15 +34,12 @@ def test_closed_forms():
         assert byol_regression(p, z).item() == pytest.approx(2 - 2 * cosine)
 
 
-@pytest.mark.parametrize(
-    ("loss", "one_way", "factor"),
-    [(symmetric_negative_cosine, negative_cosine, 0.5), (symmetric_byol_regression, byol_regression, 1.0)],
-)
-def test_symmetrised_forms(loss, one_way, factor):
+def test_symmetrised_form():
     p_a, p_b, z_a, z_b = draw(2, count=4)
-    expected = factor * (one_way(p_a, z_b) + one_way(p_b, z_a))
-    assert loss(p_a, p_b, z_a, z_b).item() == pytest.approx(expected.item())
-    assert loss(p_b, p_a, z_b, z_a).item() == pytest.approx(expected.item()), "swapping the views changes nothing"
+    expected = byol_regression(p_a, z_b) + byol_regression(p_b, z_a)
+    assert symmetric_byol_regression(p_a, p_b, z_a, z_b).item() == pytest.approx(expected.item())
+    swapped = symmetric_byol_regression(p_b, p_a, z_b, z_a)
+    assert swapped.item() == pytest.approx(expected.item()), "swapping the views changes nothing"
 
 
 @pytest.mark.parametrize("loss", [negative_cosine, byol_regression])

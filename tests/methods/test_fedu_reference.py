@@ -23,7 +23,7 @@ RATE, DECAY, MOMENTUM = 0.032, 5e-4, 0.99
 
 
 def make(name: str, **options: Any) -> MomentumTarget:
-    over = {"method": options, "training": {"batch_size": 9}}
+    over = {"model": {"backbone": "resnet18"}, "method": options, "training": {"batch_size": 9}}
     method = tiny_method(tiny_config(name, over))
     assert isinstance(method, MomentumTarget)
     return method

@@ -52,6 +52,7 @@ def test_auto_is_fp32() -> None:
     assert tiny.same_bits(train("simclr", "auto")[1], train("simclr", "fp32")[1])
 
 
+@pytest.mark.usefixtures("few_prototype_steps")
 def test_bf16_is_reproducible_with_any_number_of_workers() -> None:
     over = {"model": {"norm": "batch"}, "training": {"precision": "bf16"}}
     alone, shared = (TinyFederation("orchestra", workers=workers, over=over).run(until=2) for workers in (0, 2))

@@ -8,7 +8,7 @@ from unisono.losses.clustering import assignment_entropy, one_sided_contrast
 from unisono.methods.cc import CC
 from unisono.methods.local_training import Batch
 from unisono.methods.mcc import MCC, ONLINE
-from unisono.models.nets import get_state, load_state
+from unisono.models.nets import load_state, state_view
 from unisono.testing.tiny import tiny_config, tiny_method
 
 
@@ -28,7 +28,7 @@ def test_loss_is_equation_6_but_for_the_sign_of_the_entropies() -> None:
     nets = method.build_networks()
     other = method.build_networks()
     for name in ONLINE:
-        load_state(nets[f"target_{name}"], get_state(other[name]))
+        load_state(nets[f"target_{name}"], state_view(other[name]))
     terms = method.loss(nets, batch(), torch.Generator().manual_seed(2))
     views = method.views.pair(batch().x, torch.Generator().manual_seed(2))
     z, c = {}, {}

@@ -17,6 +17,7 @@ from unisono.core.payload import Aggregate, Payload, Reveals, Update
 from unisono.core.wire import to_bytes
 from unisono.federation.client_turn import prepare_nets
 from unisono.federation.declared import ConsentConfig, check_consent
+from unisono.federation.loop import ServerState
 from unisono.methods.orchestra import Orchestra, OrchestraConfig
 from unisono.models.nets import build_seeded, load_state
 from unisono.privacy.guarantee import KAnonymity
@@ -113,9 +114,14 @@ def test_clusters_of_equal_size_are_refused_when_few_centroids_arrive() -> None:
         method.server_step(method.init_server(Context(0)), few_centroids(), Context(0, 2, "train"))
 
 
-def test_assigner_picks_the_nearest_global_centroid() -> None:
+@pytest.fixture(scope="module")
+def plain(few_prototype_steps: None) -> tuple[TinyFederation, ServerState]:
     tiny = TinyFederation("orchestra", over={"method": {"num_global_clusters": 3}})
-    server = tiny.run().server
+    return tiny, tiny.run()
+
+
+def test_assigner_picks_the_nearest_global_centroid(plain: tuple[TinyFederation, ServerState]) -> None:
+    tiny, server = plain[0], plain[1].server
     cluster_model = tiny.method.cluster_model(server)
     assert cluster_model is not None
     x = tiny.clients.samples[:7].float() / 255
@@ -154,10 +160,9 @@ def test_target_restarts_from_the_online_networks_when_it_is_not_averaged() -> N
         {"target_view": "plain", "degeneracy_weight": 0.0},
     ],
 )
-def test_ablations_and_variants_change_the_result(options: dict[str, Any]) -> None:
-    base = TinyFederation("orchestra", over={"method": {"num_global_clusters": 3}})
-    variant = TinyFederation("orchestra", over={"method": {"num_global_clusters": 3, **options}})
-    base_state, variant_state = base.run(), variant.run()
+def test_ablations_and_variants_change_the_result(plain: tuple[TinyFederation, ServerState], options: dict[str, Any]) -> None:
+    (base, base_state), variant = plain, TinyFederation("orchestra", over={"method": {"num_global_clusters": 3, **options}})
+    variant_state = variant.run()
     x = base.clients.samples[:4].float() / 255
     first, second = (tiny.method.encoder(state.server)(x) for tiny, state in ((base, base_state), (variant, variant_state)))
     assert not torch.equal(first, second)
@@ -170,9 +175,8 @@ def test_batch_norm_in_the_projector_spreads_the_first_representations() -> None
     x = tiny_clients(labels=False).samples.float() / 255
 
     def mean_cosine(norm: str) -> float:
-        method = tiny_method(
-            tiny_config("orchestra", {"method": {"projector_norm": norm, "projection_dim": 64, "last_norm": False}})
-        )
+        options = {"projector_norm": norm, "projection_dim": 64, "last_norm": False}
+        method = tiny_method(tiny_config("orchestra", {"method": options, "model": {"backbone": "resnet18"}}))
         assert isinstance(method, Orchestra)
         with torch.no_grad():
             z = method._target(build_seeded(method.build_networks, 0), x)
@@ -246,6 +250,7 @@ def test_noise_of_the_system_cannot_be_repeated() -> None:
         assert (first == second) is alike
 
 
+@pytest.mark.usefixtures("few_prototype_steps")
 @pytest.mark.parametrize("over", [{}, {"norm": "batch"}])
 def test_local_dp_runs_with_the_same_bits_and_clients_of_one_sample(over: dict[str, Any]) -> None:
     options = {"method": {"num_global_clusters": 4, "privacy": "local-dp", "sketch_dim": 8}, "model": over}

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -173,3 +176,15 @@ def test_built_in_backbones_take_no_options():
 def test_module_that_cannot_be_imported():
     with pytest.raises(UserError, match="cannot be imported"):
         make("no_such_package:Net")
+
+
+def test_the_example_of_the_page_works_and_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    source = next(text for text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "TwoLayers" in text)
+    (tmp_path / "my_nets.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    config = ModelConfig(backbone="my_nets.py:TwoLayers", pretrained="my_nets.py", options={"width": 4})
+    monkeypatch.chdir("/")
+    assert (config.backbone, config.pretrained) == (f"{tmp_path}/my_nets.py:TwoLayers", f"{tmp_path}/my_nets.py")
+    backbone = make_backbone(config, (3, 16, 16), (0.5,), (0.25,))
+    assert backbone(torch.rand(2, 3, 16, 16)).shape == (2, 8)

@@ -22,6 +22,7 @@ SMALL = [
     "cohort.size=3",
     "federation.rounds=3",
     "model.backbone=cfcl-cnn",
+    "training.local_epochs=1",
     "evaluation.probe_every=2",
     "method.projection_dim=16",
 ]

@@ -14,8 +14,10 @@ from unisono.testing.tiny import TinyFederation
 
 SMALL = (
     "data.limit=120", "data.test_limit=40", "model.backbone=cfcl-cnn", "evaluation.probe_every=0", "engine.workers=0",
-    "federation.rounds=1", "partition.num_clients=4",
+    "federation.rounds=1", "partition.num_clients=4", "training.local_epochs=1",
 )  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("few_prototype_steps")
 
 
 class Keeper(Callback):

@@ -41,6 +41,16 @@ def test_a_table_has_mean_deviation_and_seeds() -> None:
     assert text.endswith("After.\n")
 
 
+def test_a_mean_that_is_not_above_the_floors_is_marked() -> None:
+    floors = {"raw pixels": {"linear": 0.5}, "untrained weights": {"linear": 0.6}}
+    cells = [make_cell(name, [value] * 3, floors=floors) for name, value in (("A", 0.6), ("B", 0.61))]
+    text = fill_page(
+        block("table some-study mini linear"), read_papers(), [make_numbers(*cells, study="some-study", scale="mini")]
+    ).text
+    assert "| A | 3 | 60.0 ± 0.0 (void) |" in text
+    assert "| B | 3 | 61.0 ± 0.0 |" in text
+
+
 def test_what_was_not_run_is_said() -> None:
     for words in ("table some-study mini linear", "figure some-study mini linear", "effects orchestra", "verdicts orchestra"):
         filled = fill_page(block(words), read_papers(), [])

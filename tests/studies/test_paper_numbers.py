@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.studies.test_settings import Resolved, by_study, describe
+from tests.studies.test_settings import Resolved, describe, every_cell
 
 ORCHESTRA_RATES = {
     "simclr": (0.003, 0.03),
@@ -190,9 +190,12 @@ def cfcl_numbers(cell: Resolved) -> dict[str, Any]:
 NUMBERS = {"orchestra": orchestra_numbers, "fedmcc": fedmcc_numbers, "uv": uv_numbers, "cfcl": cfcl_numbers}
 
 
-@pytest.mark.parametrize(("name", "scale"), [key for key in by_study() if key[1] == "paper"])
-def test_cells_have_the_numbers_of_the_paper(name: str, scale: str) -> None:
-    for cell in by_study()[name, scale]:
-        for option, value in NUMBERS[name.partition("-")[0]](cell).items():
+@pytest.mark.xdist_group("studies")
+@pytest.mark.parametrize("paper", NUMBERS)
+def test_cells_have_the_numbers_of_the_paper(paper: str) -> None:
+    cells = [cell for cell in every_cell() if cell.scale == "paper" and cell.study.partition("-")[0] == paper]
+    assert cells
+    for cell in cells:
+        for option, value in NUMBERS[paper](cell).items():
             if option not in cell.assigned:
                 assert cell.options[option] == value, f"{describe(cell, option)}, the paper has {value!r}"

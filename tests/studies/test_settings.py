@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from unisono.config import resolve
+from unisono.config import Config, resolve
 from unisono.core.config import parse_overrides
 from unisono.recipes import build_tree, list_recipes, load_recipe
 from unisono.studies.grid import ALL_SAMPLES, NO_REPORT, Cell, make_cells
@@ -98,6 +98,7 @@ DIFFERENT = {("fedmcc/cifar10", "fedmcc/cifar10-features"): "Tables III to V quo
 """Recipes of the same data and clients that are two settings."""
 UPKEEP = ("evaluation", "report", "run", "engine", "track")
 """Tables that are no part of a paper's setting."""
+pytestmark = pytest.mark.xdist_group("studies")  # one process resolves all cells, once
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class Resolved:
     study: str
     scale: str
     cell: Cell
+    config: Config
     options: Mapping[str, Any]
     recipe: Mapping[str, Any]
 
@@ -131,16 +133,17 @@ def _resolved() -> Iterator[Resolved]:
         for scale in scales_of(path):
             study = read_study(name, scale)
             for cell in make_cells(study, Path("runs"), seeds=[0]):
-                recipe = options_of(cell.reference, cell.method)
-                yield Resolved(name, scale, cell, comparable(cell.config().as_tree()), recipe)
+                config, recipe = cell.config(), options_of(cell.reference, cell.method)
+                yield Resolved(name, scale, cell, config, comparable(config.as_tree()), recipe)
 
 
+@cache
 def options_of(reference: str, method: str | None = None) -> dict[str, Any]:
     return comparable(resolve(build_tree(reference, {"method": method})).as_tree())
 
 
 def by_study() -> dict[tuple[str, str], list[Resolved]]:
-    found = defaultdict(list)
+    found: dict[tuple[str, str], list[Resolved]] = defaultdict(list)
     for cell in every_cell():
         found[cell.study, cell.scale].append(cell)
     return found
@@ -164,9 +167,8 @@ def repeated(cells: list[Resolved]) -> Iterator[str]:
             yield f"{describe(setting[0], option)}, as {setting[0].cell.reference} says already"
 
 
-@pytest.mark.parametrize(("name", "scale"), by_study())
-def test_no_study_repeats_a_number_of_its_recipe(name: str, scale: str) -> None:
-    assert not list(repeated(by_study()[name, scale]))
+def test_no_study_repeats_a_number_of_its_recipe() -> None:
+    assert [line for cells in by_study().values() for line in repeated(cells)] == []
 
 
 def departures(cells: list[Resolved]) -> dict[str, str]:
@@ -182,9 +184,9 @@ def departures(cells: list[Resolved]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("name", "scale"), by_study())
-def test_a_study_sets_only_what_it_varies(name: str, scale: str) -> None:
-    assert set(departures(by_study()[name, scale])) == set(DEPARTURES.get((name, scale), {}))
+def test_a_study_sets_only_what_it_varies() -> None:
+    found = {key: set(departures(cells)) for key, cells in by_study().items()}
+    assert {key: options for key, options in found.items() if options} == {key: set(why) for key, why in DEPARTURES.items()}
 
 
 def settings_of_recipes() -> dict[tuple[str, ...], list[str]]:

@@ -26,8 +26,10 @@ def chosen_on_error(value: str | None) -> OnError | None:
 def note_unreadable(problems: Sequence[tuple[Path, str]]) -> None:
     """Say on stderr how many files are left out, and list them in the current folder."""
     if problems:
+        from unisono.core.errors import left_out
+
         list_unreadable(problems)
-        print(f"note: {len(problems):,} files cannot be read and are left out; {UNREADABLE} lists them", file=sys.stderr)
+        print(f"note: {left_out(len(problems))}; {UNREADABLE} lists them", file=sys.stderr)
 
 
 def list_unreadable(problems: Sequence[tuple[Path, str]]) -> None:

@@ -48,8 +48,9 @@ def start(
     Example: unisono start sites --dry-run
     """
     from unisono.cli.summary import summarise
+    from unisono.core.errors import left_out
     from unisono.first_run import Wanted, plan, take_name, written
-    from unisono.own_images import look
+    from unisono.own_images import first_problem, look
     from unisono.running import start as start_run
 
     console = make_console()
@@ -61,6 +62,12 @@ def start(
     _print_found(console, found)
     wanted = Wanted(labels, clients, method, views, minutes, take_name(name, folder))
     planned = plan(found, wanted)
+    bad = dict(planned.experiment.dataset.unreadable)
+    seemed_good = [file for file, head in zip(found.files, found.heads, strict=True) if head is not None]
+    late = [(file, bad[file.absolute()]) for file in seemed_good if file.absolute() in bad]
+    if late:
+        what = "more file" if found.problems else "file"
+        console.print(f"note: {left_out(len(late), what)}: {first_problem(late)}", soft_wrap=True)
     _print_plan(console, planned)
     if dry_run:
         console.print(f"\nThe recipe:\n\n{planned.text}", soft_wrap=True)
@@ -76,7 +83,7 @@ def start(
     with stopping(planned.path), Progress(config, console) as progress:
         finished = start_run(planned.experiment, planned.path, callbacks=[progress])
     summarise(finished, quiet=False, json=False)
-    query = next(file for file, head in zip(found.files, found.heads, strict=True) if head is not None)
+    query = next(file for file in seemed_good if file.absolute() not in bad)
     console.print("\nNext:")
     for words in (["neighbors", planned.path, query], ["duplicates", planned.path], ["outliers", planned.path]):
         console.print(f"  unisono {shlex.join(map(str, words))}", soft_wrap=True)

@@ -38,6 +38,6 @@ def sinkhorn(
         mass = transposed @ rows
         if iteration % 10 == 9 and float((mass * columns / target - 1).abs().max()) < tolerance:
             break
-        columns = target / mass
+        columns = mass.reciprocal_().mul_(target)
     plan = kernel * columns
     return (plan / plan.sum(dim=1, keepdim=True)).to(similarity.dtype)

@@ -44,6 +44,15 @@ class UnreadableImagesError(UserError):
         return ' Remove them, or leave them out by data.on_error = "skip" (--on-error skip).' if num_files > 1 else ""
 
 
+def left_out(number: int, what: str = "file") -> str:
+    """Return ``2 files cannot be read and are left out``."""
+    return (
+        f"{number:,} {what} cannot be read and is left out"
+        if number == 1
+        else (f"{number:,} {what}s cannot be read and are left out")
+    )
+
+
 class MethodError(UserError):
     """The code of a method is at fault, for every client alike; it ends the run."""
 

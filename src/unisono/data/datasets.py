@@ -46,6 +46,7 @@ class Dataset:
         probe_samples: samples with labels that no client holds, for probes to learn from; None where there are none.
         probe_labels: theirs.
         unreadable: files that are left out, each with the reason.
+        held_out: whether the source has no test part, so that ``data.test_fraction`` made it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Dataset:
     probe_samples: Tensor | None = None
     probe_labels: Tensor | None = None
     unreadable: tuple[tuple[Path, str], ...] = ()
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -277,6 +279,7 @@ def hold_out_test(dataset: Dataset, fraction: float) -> Dataset:
         test_samples=dataset.samples[mask],
         test_labels=None if dataset.labels is None else dataset.labels[mask],
         owners=None if dataset.owners is None else dataset.owners[~mask],
+        held_out=True,
     )
 
 
@@ -338,6 +341,7 @@ def _hold_out_for_probes(dataset: Dataset, fraction: float) -> Dataset:
         test_labels=dataset.test_labels,
         probe_samples=kept.test_samples,
         probe_labels=kept.test_labels,
+        held_out=dataset.held_out,
     )
 
 

@@ -49,7 +49,8 @@ def as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
             raise UserError(f"uint16 images are read as 0 to 65535, {found}: if they have 8 bits, pass images.astype('uint8').")
         return images.astype(np.float32) / np.float32(65535)
     if images.dtype.kind != "f":
-        remedy = "pass images.astype('uint8')" if low >= 0 and high <= 255 else "convert them to one of these"
+        kind = "float32" if high <= 1 else "uint8"  # masks of 0 and 1 would be black as uint8
+        remedy = f"pass images.astype({kind!r})" if low >= 0 and high <= 255 else "convert them to one of these"
         raise UserError(f"images must be uint8, uint16 or floats in [0, 1], {found}: {remedy}.")
     if low < -ROUNDING or high > 1 + ROUNDING:
         looks_like_bytes = low >= 0 and 1 < high <= 255

@@ -1,7 +1,7 @@
 """Linear probes: how well a linear classifier on frozen features predicts the labels.
 
 ``linear_probe`` fits multinomial logistic regression to convergence, so that its number depends on the features alone.
-``linear_probe_sgd`` is the papers' recipe: a linear layer trained for a fixed number of SGD steps (1000 in Wagle et al.,
+``fit_linear_sgd`` is the papers' recipe: a linear layer trained for a fixed number of SGD steps (1000 in Wagle et al.,
 "Embedding Alignment for Unsupervised Federated Learning via Smart Data Exchange"), with the optimiser of Chen et al.,
 "A Simple Framework for Contrastive Learning of Visual Representations" (2020, B.6): Nesterov momentum 0.9, learning rate
 0.1 x batch size / 256, no weight decay. The papers name no schedule; the learning rate falls to 0 along a cosine, without
@@ -115,36 +115,6 @@ def fit_logistic_regression(
         weight, bias = preconditioner @ v[:-1], bias_scale * v[-1]
         weight = weight if basis is None else basis @ weight
     return LinearClassifier(torch.from_numpy(weight), torch.from_numpy(bias), classes)
-
-
-def linear_probe_sgd(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    generator: torch.Generator,
-    num_steps: int = 1000,
-    batch_size: int = 256,
-    learning_rate: float = 0.1,
-    start: LinearClassifier | None = None,
-) -> float:
-    """Return the test accuracy of a linear layer trained by SGD on the features as they are.
-
-    To carry the layer from one evaluation to the next, call ``fit_linear_sgd`` and ``accuracy`` instead.
-
-    Args:
-        train_x: features, shape (num_train, feature_dim).
-        train_y: labels, shape (num_train,); a class may be missing.
-        test_x: features, shape (num_test, feature_dim).
-        test_y: labels, shape (num_test,).
-        generator: draws the batches.
-        num_steps: as for ``fit_linear_sgd``, like all that follow.
-        batch_size: samples per step.
-        learning_rate: of the first step; it falls to 0 along a cosine.
-        start: warm start.
-    """
-    classifier = fit_linear_sgd(train_x, train_y, generator, num_steps, batch_size, learning_rate, start)
-    return classifier.accuracy(test_x, test_y)
 
 
 @threads(1)

@@ -21,20 +21,6 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     return -F.cosine_similarity(p, z.detach(), dim=1).mean()
 
 
-def symmetric_negative_cosine(p_a: Tensor, p_b: Tensor, z_a: Tensor, z_b: Tensor) -> Tensor:
-    """Return half of D(p_a, z_b) plus half of D(p_b, z_a); a scalar in [-1, 1].
-
-    SimSiam, Eq. 4: "L = 1/2 D(p1, stopgrad(z2)) + 1/2 D(p2, stopgrad(z1))".
-
-    Args:
-        p_a: predictions from the first views, shape (batch, dim).
-        p_b: predictions from the second views.
-        z_a: representations of the first views; no gradient flows here.
-        z_b: representations of the second views; nor here.
-    """
-    return (negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a)) / 2
-
-
 def byol_regression(p: Tensor, z: Tensor) -> Tensor:
     """Return the mean of 2 - 2 cos(p, stop-gradient(z)), the squared distance of the normalised vectors; a scalar in [0, 4].
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from unisono.core.method import register
 from unisono.core.payload import Payload
-from unisono.losses.siamese import symmetric_negative_cosine
+from unisono.losses.siamese import negative_cosine
 from unisono.methods.local_training import Batch, LossTerms, Start
 from unisono.methods.personal_predictor import start_across_silos
 from unisono.methods.two_views import Rows, TwoViewConfig, TwoViews
@@ -78,6 +78,6 @@ class SimSiam(TwoViews[SimSiamConfig]):
         p_1, p_2 = self.pass_views(nets["predictor"], z).chunk(2)
 
         def predict(rows: Rows) -> torch.Tensor:
-            return symmetric_negative_cosine(p_1[rows], p_2[rows], z_1[rows], z_2[rows])
+            return 0.5 * (negative_cosine(p_1[rows], z_2[rows]) + negative_cosine(p_2[rows], z_1[rows]))
 
         return self.total_loss(nets, h, batch.labels, predict)

@@ -9,12 +9,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from unisono.core.config import Section
 from unisono.core.errors import UserError
-from unisono.core.registry import Registry
+from unisono.core.registry import Registry, absolute_name
 from unisono.models.checkpoints import described
 from unisono.models.norms import Norm, NormOf, make_norm
 
@@ -33,8 +33,8 @@ class ModelConfig(Section):
     backbone: str = Field(
         AUTO,
         min_length=1,
-        description="auto, a known name, or package.module:Class of your own nn.Module; auto: convnet for images on a CPU, "
-        "resnet18 for images on a GPU, resnet1d for series",
+        description="auto, a known name, or file.py:Class or package.module:Class of your own nn.Module; auto: convnet for "
+        "images on a CPU, resnet18 for images on a GPU, resnet1d for series",
     )
     width: float = Field(1.0, gt=0, le=16, description="factor of all widths; 0.25 means a ResNet of 16, 32, 64, 128 channels")
     norm: Norm = Field("batch", description="normalisation of convnets, ResNets and heads: batch or group")
@@ -71,6 +71,17 @@ class ModelConfig(Section):
         default_factory=dict,
         description="options of the convnet: widths, depth, pool, feature_dim; or keyword arguments for your own module",
     )
+
+    @field_validator("backbone")
+    @classmethod
+    def _found_from_anywhere(cls, value: str) -> str:
+        return absolute_name(value)
+
+    @field_validator("pretrained")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        found = None if value is None else Path(value).expanduser()
+        return value if found is None or not found.exists() else str(found.absolute())
 
     def norms(self, spatial_dims: int) -> NormOf:
         """Return what makes the normalisation layers of an encoder.

@@ -30,19 +30,20 @@ Sprite = dict[str, Any]
 """``source`` (a data URL), ``columns``, ``count``, size of a thumbnail and of its cell, and whether pixels show as squares."""
 
 
-def sprite(samples: Tensor) -> Sprite:
+def sprite(samples: Tensor, edge: int = LARGEST_EDGE) -> Sprite:
     """Return all samples as one picture, row by row.
 
     Args:
         samples: images, shape (num, channels, height, width), or float series, (num, channels, length).
+        edge: longest side of a thumbnail; smaller where there are very many.
     """
-    return _of_images(samples) if samples.dim() == 4 else _of_series(samples)
+    return _of_images(samples, edge) if samples.dim() == 4 else _of_series(samples)
 
 
-def _of_images(samples: Tensor) -> Sprite:
+def _of_images(samples: Tensor, edge: int) -> Sprite:
     from PIL import Image
 
-    small = _shrunk(samples)
+    small = _shrunk(samples, edge)
     num, _, height, width = small.shape
     cell_height, cell_width = (-(-edge // BLOCK) * BLOCK for edge in (height, width))
     columns = math.ceil(math.sqrt(num))
@@ -63,10 +64,10 @@ def _of_images(samples: Tensor) -> Sprite:
     }
 
 
-def _shrunk(samples: Tensor) -> Tensor:
+def _shrunk(samples: Tensor, edge: int) -> Tensor:
     """Return grey or RGB images, no wider than the page has room for, uint8."""
     images = as_bytes(samples)
-    edge = min(LARGEST_EDGE, int(math.sqrt(MOST_PIXELS / len(images))))
+    edge = min(edge, int(math.sqrt(MOST_PIXELS / len(images))))
     largest = max(images.shape[-2:])
     if largest <= edge:
         return images

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from unisono.runs.evaluation import PREFIX
 from unisono.runs.files import write_atomically
 from unisono.studies.claims import read_papers
 from unisono.studies.correlation import correlations
 from unisono.studies.figure import draw_study
+from unisono.studies.history import parse_time_to_target
 from unisono.studies.results import VOID_RULE, Results
 from unisono.studies.runner import CellStatus
 from unisono.studies.study_report import study_report
@@ -86,8 +88,21 @@ def small_print(results: Results) -> str:
         words.append("The paper's numbers are in square brackets.")
     if config.plot == "scatter" and len(config.metrics) > 1:
         words.append(correlations(results, config.metrics[0], config.metrics[1]))
-    lines = [" ".join(words), *([VOID_RULE] if any(map(results.floors, config.metrics)) else [])]
-    return "\n".join(lines)
+    lines = [" ".join([*words, *_empty_columns(results)])]
+    return "\n".join([*lines, *([VOID_RULE] if any(map(results.floors, config.metrics)) else [])])
+
+
+def _empty_columns(results: Results) -> list[str]:
+    """Return a sentence about each metric that no finished run has; one that asks for a time may not have been reached."""
+    finished = [run for run in results.cell_results if run.history is not None]
+    empty = [
+        metric
+        for metric in results.study.config.metrics
+        if finished and parse_time_to_target(metric) is None and all(run.values[metric] is None for run in finished)
+    ]
+    numbers = {name for run in finished if run.history for record in run.history.records for name in record}
+    known = ", ".join(sorted(name.removeprefix(PREFIX) for name in numbers))
+    return [f"No run has a number {metric!r} (study.metrics). Known: {known}." for metric in empty]
 
 
 def seeds_of(results: Results) -> list[int]:

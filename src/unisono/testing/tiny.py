@@ -33,7 +33,7 @@ def tiny_config(method: str, over: Mapping[str, Any] | None = None) -> Config:
     """
     tree: dict[str, Any] = {
         "method": {"name": method},
-        "model": {"backbone": "resnet18", "width": 0.125, "norm": "group"},
+        "model": {"backbone": "convnet", "width": 0.125, "norm": "group"},
         "training": {"batch_size": 4, "local_epochs": 1},
         "federation": {"rounds": 3},
         "cohort": {"size": 4},

@@ -64,6 +64,7 @@ def load(config: DataConfig) -> Dataset:
         None if owners is None else owners[train],
         owner_names,
         unreadable=tuple(problems),
+        held_out=not apart,
     )
 
 

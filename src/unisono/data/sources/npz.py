@@ -40,7 +40,8 @@ def load(config: DataConfig) -> Dataset:
     dataset = read_arrays(path)
     if path.suffix == ".npy":
         num_trained = len(dataset.samples) - int(config.test_fraction * len(dataset.samples))
-        return replace(dataset, samples=dataset.samples[:num_trained], test_samples=dataset.samples[num_trained:])
+        parts = dataset.samples[:num_trained], dataset.samples[num_trained:]
+        return replace(dataset, samples=parts[0], test_samples=parts[1], held_out=True)
     return dataset if len(dataset.test_samples) else hold_out_test(dataset, config.test_fraction)
 
 

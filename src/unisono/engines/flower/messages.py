@@ -32,7 +32,7 @@ MOST_REASON, MOST_DETAILS = 300, 20_000
 """Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
 MOST_METRICS, MOST_NAME = 32, 64
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What reading a client's words can raise, whatever they are."""
+"""Errors that reading a client's words can raise, whatever they are."""
 TEXTS = "texts"
 """The record that holds the checksum of all texts of a message."""
 FAILED = "the client failed; its own log says why"
