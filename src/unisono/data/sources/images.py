@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".npy"}) | TIFF | DICOM
+DAMAGED = (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, TypeError, LookupError, ArithmeticError)
+"""Errors that decoders raise at damaged files."""
 DEPTHS = (torch.uint8, torch.uint16, torch.float32)
 """Types of images, each holding all values of those before it."""
 Size = tuple[int, int]
@@ -163,7 +165,7 @@ def read_image(file: File, channels: int | None, size: Size | None = None, squee
             return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze)
     except MissingPackageError:
         raise
-    except (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+    except (*DAMAGED, Image.DecompressionBombError) as error:
         reason = "no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error).rstrip(".")
         raise UnreadableImagesError([(_path(file), reason)], 1) from error
 

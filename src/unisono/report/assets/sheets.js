@@ -18,11 +18,13 @@ function thumbnail(name, index, size, extra = {}) {
 
 function renderSheet(block) {
   const figure = framed(block);
+  const own = page.assets[block.sprite].width;
+  const size = own > 64 ? own : SIZE;  // series, and images that were searched
   figure.append(el("div", { class: "sheet" }, block.rows.map((row) => {
-    const members = row.members.map((index, position) => thumbnail(block.sprite, index, SIZE,
+    const members = row.members.map((index, position) => thumbnail(block.sprite, index, size,
       { class: row.marks ? (row.marks[position] ? "same" : "other") : "", title: row.titles ? row.titles[position] : null }));
     const name = el("div", { class: "name" }, row.name, row.detail ? el("small", {}, row.detail) : null);
-    const head = row.query === undefined ? name : el("div", { class: "query" }, thumbnail(block.sprite, row.query, SIZE), name);
+    const head = row.query === undefined ? name : el("div", { class: "query" }, thumbnail(block.sprite, row.query, size), name);
     return [head, el("div", { class: "members", tabindex: 0 }, members)];
   })));
   return figure;
