@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from reliability.federation import SMALL, LocalGrid, make_clients, num_samples, open_client
+from reliability.federation import SMALL, Everybody, LocalGrid, make_clients, open_client
 from reliability.weather import ChaosGrid, Clock, ServerDownError, Weather
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
@@ -70,7 +70,7 @@ class Counted(Callback):
         self.asked.append(record.num_asked)
 
 
-class Present:
+class Present(Everybody):
     """Members of an undisturbed run: exactly those clients are present that were counted.
 
     Args:
@@ -78,26 +78,14 @@ class Present:
         progress: tells the round.
     """
 
-    num_clients = NUM_CLIENTS
-
     def __init__(self, counted: Sequence[Sequence[int]], progress: Counted) -> None:
+        super().__init__(NUM_CLIENTS)
         self._counted = counted
         self._progress = progress
 
     def available(self) -> Sequence[int]:
         """Return the clients that were counted in this round."""
         return sorted(self._counted[len(self._progress.rounds)])
-
-    def node_of(self, client_id: int) -> int:
-        """Return the node of a client."""
-        return client_id + 1
-
-    def num_samples(self, client_id: int) -> int:
-        """Return what the client owns."""
-        return num_samples(client_id)
-
-    def heard(self, client_id: int, reason: str) -> None:
-        """Do nothing: everybody can be asked again."""
 
 
 @dataclass(frozen=True)

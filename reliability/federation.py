@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,30 @@ def open_client(path: Path, number: int) -> DeployedClient:
 def server_info(num_clients: int) -> ServerInfo:
     """Return a server that believes what clients say."""
     return ServerInfo(DeployServerConfig(insecure=True, num_clients=num_clients, start_timeout=30.0), None)
+
+
+class Everybody:
+    """Members of a federation: all clients are there, and can be asked again whatever they say.
+
+    Args:
+        num_clients: how many.
+        num_samples: returns what a client owns.
+    """
+
+    def __init__(self, num_clients: int, num_samples: Callable[[int], int] = num_samples) -> None:
+        self.num_clients = num_clients
+        self.num_samples = num_samples
+
+    def available(self) -> Sequence[int] | None:
+        """Return None: nobody is away."""
+        return None
+
+    def node_of(self, client_id: int) -> int:
+        """Return the node of a client."""
+        return client_id + 1
+
+    def heard(self, client_id: int, reason: str) -> None:
+        """Do nothing."""
 
 
 class LocalGrid:

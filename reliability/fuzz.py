@@ -6,9 +6,8 @@ them. An input that breaks something is kept, and replayed by the test suite fro
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-import io
-import json
 import multiprocessing
 import random
 import resource
@@ -16,58 +15,20 @@ import signal
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 import torch
-from flwr.app import ConfigRecord, RecordDict
-from PIL import Image
 
-from unisono.config import resolve
-from unisono.core.config import read_toml
-from unisono.core.context import Context
-from unisono.core.errors import ClientError, UserError
+from reliability.readers import NAMES, Target, bombs, targets
 from unisono.core.payload import Payload
-from unisono.core.wire import CHECKSUM, checksum, from_bytes, to_bytes
-from unisono.data.sources.images import read_image
-from unisono.deploy.init import create_federation
-from unisono.deploy.sealing import Sealer
-from unisono.engines.flower.messages import payload_of, read_answer, read_request, with_checksum
-from unisono.recipes import list_recipes
-from unisono.runs.files import JsonLines, payload_from_safetensors, payload_to_safetensors
-from unisono.runs.manifest import MANIFEST_FILE, Manifest
+from unisono.core.wire import from_bytes, to_bytes
 
 SECONDS = 10
 """An input that takes longer counts as a hang."""
-LIMIT = 2**20
-"""Bytes of a message that readers are told to read at most."""
-NOISE, PICTURES = 32 * 2**20, 256 * 2**20
-"""Bytes that a process grows by in thousands of inputs, and that pictures may take, which Pillow limits."""
-ODD = (b"1e999", b"null", b'"x"', b"[]")
+ODD = (b"1e999", b"null", b'"x"', b"[]", b"[" * 5000)
 CORPUS = Path(__file__).parents[1] / "tests" / "reliability" / "corpus"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A reader, good inputs for it, and the errors that it may raise.
-
-    Args:
-        read: reads an input.
-        good: inputs that it can read.
-        errors: its way to refuse one.
-        repair: makes a changed input look right, as a forger would.
-        memory: bytes that it may take beyond what it had: twice the limit of a message.
-    """
-
-    read: Callable[[bytes], object]
-    good: list[bytes]
-    errors: tuple[type[Exception], ...]
-    repair: Callable[[bytes], bytes] = lambda data: data
-    memory: int = 2 * LIMIT + NOISE
 
 
 @dataclass
@@ -96,21 +57,6 @@ class Fuzzed:
         )
 
 
-def targets(scratch: Path) -> dict[str, Callable[[], Target]]:
-    """Return what is fuzzed, by name; good inputs are made when one is chosen."""
-    return {
-        "wire": _wire,
-        "answer": _answer,
-        "request": _request,
-        "safetensors": _safetensors,
-        "manifest": lambda: _manifest(scratch),
-        "log": lambda: _log(scratch),
-        "toml": lambda: _toml(scratch),
-        "images": lambda: _images(scratch),
-        "sealed": lambda: _sealed(scratch),
-    }
-
-
 def fuzz_one(name: str, number: int, seed: int = 0) -> Fuzzed:
     """Give a reader so many inputs."""
     rng = random.Random(f"{name} {seed}")
@@ -126,6 +72,29 @@ def fuzz_one(name: str, number: int, seed: int = 0) -> Fuzzed:
         if result.memory > target.memory:
             result.failures.append((b"", f"it took {result.memory / 2**20:.0f} MiB"))
         return result
+
+
+def fuzz_memory(limit: int = 32 * 2**20) -> Fuzzed:
+    """Give the reader of payloads messages of a limit's size that are made to take memory; each may take twice as much."""
+    result, most = Fuzzed("bombs"), 0
+    from_bytes(to_bytes(Payload({"g": {"x": torch.ones(1)}})), of_others=True)
+    target = Target(lambda data: from_bytes(data, of_others=True), [], (ValueError,))
+    for name, data in bombs(limit):
+        ctypes.CDLL(None).malloc_trim(0)  # else memory that earlier messages left is used again, and not seen
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+        before = high_water()
+        try_input(target, data, result)
+        most = max(most, high_water() - before)
+        if high_water() - before > 2 * limit:
+            result.failures.append((name.encode(), f"it took {(high_water() - before) / limit:.1f} times the limit"))
+    result.memory = most
+    return result
+
+
+def high_water() -> int:
+    """Return the most bytes that this process has had in memory since its peak was reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def replay(name: str, data: bytes) -> Fuzzed:
@@ -190,154 +159,10 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _payload() -> Payload:
-    generator = torch.Generator().manual_seed(0)
-    encoder = {"weight": torch.randn(8, 4, generator=generator), "steps": torch.tensor(3)}
-    return Payload({"encoder": encoder, "bytes": {"x": torch.arange(40, dtype=torch.uint8)}}, {"loss": 1.5, "name": "a"})
-
-
-def _with_checksum(data: bytes) -> bytes:
-    return data[:-CHECKSUM] + checksum(data[:-CHECKSUM])
-
-
-def _wire() -> Target:
-    good = [to_bytes(_payload()), to_bytes(Payload()), to_bytes(Payload(scalars={"x": 1}))]
-    return Target(from_bytes, good, (ValueError,), _with_checksum)
-
-
-def _answer() -> Target:
-    told = {"client": 1, "weight": 4.0, "metrics": {"loss": 0.5}, "samples": 4, "seconds": 0.1, "owner": {}}
-    ctx, received = Context(0, 0, "train", 1), _payload()
-
-    def read(data: bytes) -> object:
-        text, _, update = data.partition(b"\n")
-        content = RecordDict(
-            {
-                "answer": ConfigRecord({"answer": text.decode("utf-8", "replace")}),
-                "update": ConfigRecord({"payload": update}),
-            }
-        )
-        return read_answer(with_checksum(content), received, ctx, LIMIT)
-
-    def repair(data: bytes) -> bytes:
-        text, _, update = data.partition(b"\n")
-        return text + b"\n" + _with_checksum(update)
-
-    return Target(read, [json.dumps(told).encode() + b"\n" + to_bytes(_payload())], (ClientError,), repair)
-
-
-def _request() -> Target:
-    place = {"seed": 0, "round": 0, "phase": "train", "client": 1}
-
-    def read(data: bytes) -> object:
-        text, _, broadcast = data.partition(b"\n")
-        records = {
-            "place": ConfigRecord({"place": text.decode("utf-8", "replace"), "extra": "{}"}),
-            "terms": ConfigRecord({"terms": "{}"}),
-            "broadcast": ConfigRecord({"payload": broadcast}),
-        }
-        return payload_of(RecordDict(records), "broadcast", LIMIT), read_request(with_checksum(RecordDict(records)))
-
-    errors = (ValueError, LookupError, TypeError)  # a client's handler turns all of them into a sentence
-    return Target(read, [json.dumps(place).encode() + b"\n" + to_bytes(_payload())], errors)
-
-
-def _safetensors() -> Target:
-    return Target(payload_from_safetensors, [payload_to_safetensors(_payload())], (ValueError,))
-
-
-def _manifest(scratch: Path) -> Target:
-    (scratch / "config.toml").write_text("format = 1\n")
-    manifest = Manifest(scratch)
-    manifest.record(["config.toml"])
-    good = (scratch / MANIFEST_FILE).read_bytes()
-
-    def read(data: bytes) -> object:
-        (scratch / MANIFEST_FILE).write_bytes(data)
-        return manifest.names(), manifest.problem("config.toml"), manifest.data
-
-    def repair(data: bytes) -> bytes:
-        try:
-            values = json.loads(data)
-            (scratch / MANIFEST_FILE).unlink(missing_ok=True)
-            manifest._write(values)
-            return (scratch / MANIFEST_FILE).read_bytes()
-        except Exception:
-            return data
-
-    return Target(read, [good], (UserError,), repair)
-
-
-def _log(scratch: Path) -> Target:
-    log = JsonLines(scratch / "metrics.jsonl")
-    for round in range(5):
-        log.append({"round": round, "loss": 0.5, "knn": None, "names": ["a", "b"]})
-    good = log.path.read_bytes()
-
-    def read(data: bytes) -> object:
-        log.path.write_bytes(data)
-        try:
-            return log.read()
-        finally:
-            log.append({"round": 9})
-            log.repair(len(data))
-            if log.read() is None:
-                raise AssertionError("a repaired log can be read")
-
-    return Target(read, [good], (UserError,))
-
-
-def _toml(scratch: Path) -> Target:
-    recipes = [path.read_bytes() for path in list_recipes().values()]
-
-    def read(data: bytes) -> object:
-        (scratch / "recipe.toml").write_bytes(data)
-        return resolve({name: part for name, part in read_toml(scratch / "recipe.toml").items() if name != "recipe"})
-
-    good = []
-    for recipe in recipes:
-        with suppress(UserError):  # one that builds on another
-            read(recipe)
-            good.append(recipe)
-    return Target(read, good, (UserError,))
-
-
-def _images(scratch: Path) -> Target:
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)
-    good = []
-    for kind, array in (("PNG", pixels), ("JPEG", pixels), ("BMP", pixels), ("TIFF", pixels), ("PNG", pixels[..., 0])):
-        sink = io.BytesIO()
-        Image.fromarray(array).save(sink, kind)
-        good.append(sink.getvalue())
-    file = scratch / "image.png"
-
-    def read(data: bytes) -> object:
-        file.write_bytes(data)
-        return read_image(file, 3, (8, 8))
-
-    return Target(read, good, (UserError,), memory=PICTURES)
-
-
-def _sealed(scratch: Path) -> Target:
-    create_federation(scratch / "federation", 2)
-    clients = [scratch / "federation" / f"client-{number}" for number in range(2)]
-    keys = {number: (path / "node.pub").read_text().strip() for number, path in enumerate(clients)}
-    first, second = (Sealer(number, next(path.glob("*.key")), keys) for number, path in enumerate(clients))
-    sealed = first.seal(torch.randn(4, 3), [1], "here")
-
-    def read(data: bytes) -> object:
-        return second.open(torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8), 0, "here")
-
-    return Target(read, [bytes(sealed.numpy())], (ValueError,))
-
-
-NAMES = ("wire", "answer", "request", "safetensors", "manifest", "log", "toml", "images", "sealed")
-
-
 def fuzz(number: int = 12_000, jobs: int = 2) -> int:
     """Fuzz every reader with so many inputs, keep what broke one, and return the exit code."""
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        results = pool.starmap(fuzz_one, [(name, number) for name in NAMES], chunksize=1)
+        results = [*pool.starmap(fuzz_one, [(name, number) for name in NAMES], chunksize=1), pool.apply(fuzz_memory)]
     for result in results:
         print(result.line())
         for data, reason in result.failures[:20]:
@@ -345,5 +170,6 @@ def fuzz(number: int = 12_000, jobs: int = 2) -> int:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
             print(f"  {file.name}: {reason}")
-    print(f"{number * len(NAMES)} inputs, {sum(len(result.failures) for result in results)} failures")
-    return 1 if any(result.failures for result in results) else 0
+    inputs, failures = (sum(counts) for counts in zip(*((r.refused + r.read, len(r.failures)) for r in results), strict=True))
+    print(f"{inputs} inputs, {failures} failures")
+    return 1 if failures else 0

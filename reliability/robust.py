@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from flwr.app import Message
 
-from reliability.federation import LocalGrid
+from reliability.federation import Everybody, LocalGrid
 from unisono.config import resolve
 from unisono.core.payload import Payload, Update
 from unisono.data.datasets import Dataset, load_dataset
@@ -117,23 +117,6 @@ class AttackedGrid(LocalGrid):
         self._nets = prepare_nets(experiment.method, torch.device("cpu"))
         self.norms: list[float] = []
 
-    num_clients = NUM_CLIENTS
-
-    def available(self) -> Sequence[int] | None:
-        """Return None: everybody is there."""
-        return None
-
-    def node_of(self, client_id: int) -> int:
-        """Return the node of a client."""
-        return client_id + 1
-
-    def num_samples(self, client_id: int) -> int:
-        """Return what a client owns."""
-        return self._experiment.clients.num_samples(client_id)
-
-    def heard(self, client_id: int, reason: str) -> None:
-        """Do nothing: everybody can be asked again."""
-
     def answer(self, message: Message) -> Message:
         request, cpu = read_request(message.content), torch.device("cpu")
         data, ctx = self._experiment.clients.client_data(request.client_id, cpu), request.context(cpu)
@@ -176,7 +159,8 @@ def learn(experiment: Experiment, attack: str, num_attackers: int, rounds: int =
     postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
     grid, left_out = AttackedGrid(experiment, postprocessor, ATTACKS.get(attack), num_attackers), LeftOut()
     policy = ServerPolicy(method, postprocessor, config.aggregation, 600.0, poll=0.0)
-    loop = RoundLoop(method, FlowerEngine(grid, grid, policy, "{}"), ClientStateStore(), config.loop, config.run.seed)
+    members = Everybody(NUM_CLIENTS, experiment.clients.num_samples)
+    loop = RoundLoop(method, FlowerEngine(grid, members, policy, "{}"), ClientStateStore(), config.loop, config.run.seed)
     state = loop.run(loop.initial_state(), [left_out], rounds)
     score = experiment.evaluator()(state.server, rounds)["linear"] if rounds == NUM_ROUNDS else math.nan
     return 100 * score, left_out.number, grid.norms

@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import psutil
 import torch
 from flwr.app import Error, Message
 
-from reliability.federation import SMALL, LocalGrid
+from reliability.federation import SMALL, Everybody, LocalGrid
 from unisono.backends import Backend
 from unisono.config import Config
 from unisono.core.client_data import ClientData
@@ -85,28 +85,6 @@ class FailingGrid(LocalGrid):
         return Message(content, reply_to=message)
 
 
-class Crowd:
-    """Members of a federation: all clients are there."""
-
-    def __init__(self, num_clients: int) -> None:
-        self.num_clients = num_clients
-
-    def available(self) -> Sequence[int] | None:
-        """Return None: everybody is there."""
-        return None
-
-    def node_of(self, client_id: int) -> int:
-        """Return the node of a client."""
-        return client_id + 1
-
-    def num_samples(self, client_id: int) -> int:
-        """Return what every client owns."""
-        return SAMPLES
-
-    def heard(self, client_id: int, reason: str) -> None:
-        """Do nothing: everybody can be asked again."""
-
-
 class Memory(Callback):
     """Megabytes of this process after every round, and the number of answers that were counted."""
 
@@ -140,7 +118,7 @@ def soak(num_clients: int = 10_000, cohort: int = 200, rounds: int = 200) -> int
         postprocessor = Postprocessor(config.privacy, config.compression, method.shares)
         grids.append(FailingGrid(method, postprocessor, num_clients))
         policy = ServerPolicy(method, postprocessor, config.aggregation, 60.0, poll=0.0)
-        engine = FlowerEngine(grids[0], Crowd(num_clients), policy, "{}")
+        engine = FlowerEngine(grids[0], Everybody(num_clients, lambda client: SAMPLES), policy, "{}")
         yield Backend(method, engine, (), dict.fromkeys(range(num_clients), SAMPLES), "none")
 
     with tempfile.TemporaryDirectory(prefix="unisono-soak-") as scratch:

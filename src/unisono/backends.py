@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unisono.config import Config, resolve
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.engines.embedded import EmbeddedEngine
@@ -118,7 +119,7 @@ def simulation_spec(config: Config) -> str:
 
 def build_worker_setup(run_spec: str) -> tuple[WorkerSetup, str]:
     """Return the worker setup that ``simulation_spec`` describes, and the name of its device."""
-    values = json.loads(run_spec)
+    values = parse_json(run_spec)
     if Path(values["directory"]).is_dir():
         os.chdir(values["directory"])  # paths in a recipe are relative to where the run was started
     config = resolve(values["config"])

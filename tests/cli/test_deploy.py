@@ -82,6 +82,9 @@ def test_a_prepared_run_is_tolerant_unless_the_recipe_says_otherwise(tmp_path: P
     strict = prepare_run(tmp_path / "runs", 3, "simclr", ("federation.strict=true", "engine.client_timeout=5.0"), "b")
     tree = RunDirectory.open(strict).config_tree
     assert (tree["federation"]["strict"], tree["engine"]["client_timeout"]) == (True, 5.0)
+    assert tree["aggregation"]["max_weight_share"] == 0.5, "no client takes over a mean by what it says of its size"
+    masked = prepare_run(tmp_path / "runs", 3, "simclr", ("privacy.secure_aggregation=true",), "c")
+    assert "max_weight_share" not in RunDirectory.open(masked).config_tree["aggregation"], "a masked sum shows no weights"
     uids = {(tmp_path / "runs" / name / "federation.json").read_text() for name in ("a", "b")}
     assert len(uids) == 2
 

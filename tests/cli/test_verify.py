@@ -116,3 +116,24 @@ def test_a_damaged_part_of_the_report_is_made_anew(unisono: Command, demo: Path)
     assert done.code == 0
     assert "report/points.json was damaged and is made anew" in done.err
     assert unisono("verify", demo).code == 0
+
+
+def test_logs_that_are_gone_or_cannot_be_read_are_named(unisono: Command, demo: Path) -> None:
+    (demo / "metrics.jsonl").unlink()
+    (demo / "clients.jsonl").unlink()
+    (demo / "clients.jsonl").mkdir()
+    (demo / "floors.json").unlink()
+    (demo / "floors.json").symlink_to("elsewhere")
+    done = unisono("verify", demo)
+    assert done.code == 1
+    assert all(f"DAMAGED  {name}" in done.out for name in ("metrics.jsonl", "clients.jsonl", "floors.json"))
+    for command in ("show", "report"):
+        said = unisono(command, demo)
+        assert said.code == 0, said
+        assert "metrics.jsonl has 0 bytes" in (said.out + said.err).replace("\n", " "), command
+        assert "clients.jsonl cannot be read (Is a directory)" in (said.out + said.err).replace("\n", " "), command
+    assert "metrics.jsonl has 0 bytes" in unisono("compare", demo).sentence
+    assert "clients.jsonl cannot be written: Is a directory" in unisono("resume", demo).sentence
+    (demo / "clients.jsonl").rmdir()
+    assert unisono("resume", demo).code == 0
+    assert unisono("show", demo).code == 0

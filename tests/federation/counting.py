@@ -13,7 +13,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import ClientError
 from unisono.core.method import Method, Phase, RunInfo
-from unisono.core.payload import Aggregate, Payload, Reduce, Share, Update
+from unisono.core.payload import Aggregate, Form, Payload, Reduce, Share, Update
 from unisono.federation.aggregate import Accumulator
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.client_turn import ClientStats, FederatedDataset, prepare_nets, run_client
@@ -34,7 +34,7 @@ class Counting(Method):
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        return {"number": Share(Reduce.MEAN), "turns": Share(Reduce.STACK)}
+        return {"number": Share(Reduce.MEAN), "turns": Share(Reduce.STACK, form={"n": Form((1,), low=1, dtype=torch.int64)})}
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return self._phases

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unisono.core.errors import UserError
-from unisono.core.payload import Payload, Reduce, Reveals, Share, Update
+from unisono.core.payload import Form, Payload, Reduce, Reveals, Share, Update
 from unisono.federation.declared import ConsentConfig, check_consent, check_update
 
 SHARES = {"net": Share(Reduce.MEAN), "sums": Share(Reduce.MEAN), "centroids": Share(Reduce.STACK)}
@@ -66,11 +66,39 @@ def test_stacks_and_new_groups_may_have_any_shape() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_values_must_be_finite(group: str, value: float, dtype: torch.dtype) -> None:
     groups = {name: {key: tensor.to(dtype) for key, tensor in tensors.items()} for name, tensors in good_groups().items()}
+    if dtype != torch.float32:
+        with pytest.raises(ValueError, match=f"net/w has type {dtype}, expected torch.float32"):
+            check(groups)
+        groups["net"] = good_groups()["net"]
     check(groups)
     name = list(groups[group])[-1]
     groups[group][name].view(-1)[-1] = value
     with pytest.raises(ValueError, match=f"{group}/{name} holds a value that is not finite"):
         check(groups)
+
+
+FORM = {"points": Form(("points", 2), most=3, low=-1.0, high=1.0), "held": Form(("net/b",)), "sizes": Form(("points",), most=3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"points": torch.ones(2, 3)}, r"points has shape \(2, 3\), expected \('points', 2\) with at most 3"),
+        ({"points": torch.ones(4, 2), "sizes": torch.ones(4)}, r"points has shape \(4, 2\)"),
+        ({"points": torch.ones(2)}, r"points has shape \(2,\)"),
+        ({"sizes": torch.ones(1)}, r"sizes has shape \(1,\)"),
+        ({"held": torch.ones(2)}, r"held has shape \(2,\), expected \('net/b',\)$"),
+        ({"points": torch.full((2, 2), 1.1)}, "points holds values beyond -1 to 1"),
+        ({"points": torch.ones(2, 2).half()}, "points has type torch.float16"),
+        ({"more": torch.ones(1)}, "sums/more is unknown"),
+    ],
+)
+def test_a_form_holds_what_clients_received_nothing_like(change: dict[str, torch.Tensor], message: str) -> None:
+    shares = {"sums": Share(Reduce.STACK, form=FORM)}
+    good = {"points": torch.ones(2, 2), "held": torch.zeros(3), "sizes": torch.ones(2)}
+    check_update(Update(0, 1.0, Payload({"sums": good})), shares, RECEIVED)
+    with pytest.raises(ValueError, match=message):
+        check_update(Update(0, 1.0, Payload({"sums": {**good, **change}})), shares, RECEIVED)
 
 
 def test_infinities_that_would_cancel_are_found() -> None:

@@ -20,10 +20,14 @@ def test_length_of_an_update_by_hand() -> None:
 def test_one_that_is_far_longer_is_named() -> None:
     norms = {0: 1.0, 1: 1.2, 2: 0.9, 3: 1.1, 4: 40.0}
     (reason,) = too_long(norms, 10.0).values()
-    assert reason == "its update has length 40, and the median of this round is 1.1: beyond aggregation.screen"
+    assert reason == (
+        "its update has length 40, 141 robust standard deviations beyond the median of its round (1.1), "
+        "and aggregation.screen = 10 is the most"
+    )
     assert too_long(norms, 0.0) == {}
     assert list(too_long({**norms, 4: float("nan")}, 10.0)) == [4]
     assert list(too_long({**norms, 4: float("inf")}, 10.0)) == [4]
+    assert list(too_long({0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0}, 10.0)) == [3], "where the others stand still"
 
 
 def test_sites_of_different_size_stay() -> None:

@@ -10,7 +10,7 @@ from tests.recorder import Recorder
 from unisono.clustering.kmeans import kmeans
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.payload import Payload, Reveals
+from unisono.core.payload import Aggregate, Payload, Reveals
 from unisono.methods.federated_kmeans import ASSIGN, SEED, FederatedKMeans
 from unisono.runs.files import payload_to_safetensors
 from unisono.testing.tiny import TinyFederation, tiny_clients, tiny_config, tiny_method
@@ -107,6 +107,14 @@ def test_fewer_clusters_than_asked_for_are_noted() -> None:
     assert found < 30
     assert [record.notes for record in recorder.records[1:]] == [[], []]
     assert f"only {found} clusters of the 30 asked for" in recorder.records[0].notes[0]
+
+
+def test_a_round_in_which_nobody_tells_a_loss_keeps_the_variance() -> None:
+    method = make()
+    held = Payload({"encoder": {}, "centroids": {"centroids": torch.zeros(3, 4)}}, {"variance": 2.0})
+    totals = {"sums": torch.ones(3, 4), "counts": torch.ones(3)}
+    after = method.server_step(held, Aggregate({"totals": totals}), Context(0, 1, ASSIGN))
+    assert (after.scalars["variance"], after.scalars["moved"]) == (2.0, 2.0)
 
 
 def test_assigner_picks_the_nearest_centroid() -> None:

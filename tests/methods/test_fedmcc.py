@@ -10,7 +10,7 @@ from tests.recorder import Recorder
 from unisono.clustering.federated_kmeans import merge_clusters
 from unisono.core.context import Context
 from unisono.core.errors import UserError
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share
+from unisono.core.payload import Aggregate, Payload, Reduce, Reveals
 from unisono.federation.client_turn import FederatedDataset
 from unisono.losses.clustering import assignment_entropy, cluster_contrast, instance_contrast
 from unisono.methods.fedmcc import CLUSTER, LEARNT, REPRESENT, SEED, FedMCC
@@ -282,4 +282,5 @@ def test_too_few_seeds_leave_the_head_as_it_was_and_are_noted() -> None:
 
 def test_without_it_no_centroid_may_leave_a_client() -> None:
     assert "seeds" not in make().shares
-    assert make(cluster_start="kmeans").shares["seeds"] == Share(Reduce.STACK, Reveals.STATISTICS)
+    seeds = make(cluster_start="kmeans").shares["seeds"]
+    assert (seeds.reduce, seeds.reveals) == (Reduce.STACK, Reveals.STATISTICS)

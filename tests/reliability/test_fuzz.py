@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from reliability.fuzz import CORPUS, NAMES, Fuzzed, Target, fuzz_one, mutated, replay, try_input
+from reliability.fuzz import CORPUS, Fuzzed, fuzz_memory, fuzz_one, mutated, replay, try_input
+from reliability.readers import NAMES, Target
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,6 +22,12 @@ def test_readers_refuse_in_a_sentence(name: str) -> None:
 @pytest.mark.parametrize("file", sorted(CORPUS.glob("*/*")), ids=lambda file: f"{file.parent.name}-{file.name}")
 def test_what_once_broke_a_reader(file: Path) -> None:
     assert replay(file.parent.name, file.read_bytes()).failures == []
+
+
+def test_no_message_takes_more_than_twice_its_limit() -> None:
+    fuzzed = fuzz_memory(8 * 2**20)
+    assert fuzzed.failures == []
+    assert (fuzzed.refused, fuzzed.read) == (6, 1)
 
 
 def test_a_crash_is_noticed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, RecordDict
+from reliability.federation import Everybody
 
 from tests.core.payloads import PAYLOADS
 from tests.engines.flower.grid import InstantGrid
@@ -40,7 +41,8 @@ TOLD = st.fixed_dictionaries(
     {"metrics": st.dictionaries(st.text(max_size=6) | st.sampled_from(["round", "probe.x", "own"]), ANYTHING, max_size=3)}
 )
 VALUES = st.lists(st.floats(width=32) | st.floats(-1e18, 1e18) | st.floats(-100, 100), min_size=2, max_size=2)
-NUMBERS_SENT = VALUES.map(lambda x: Payload({"number": {"x": torch.tensor(x)}, "turns": {"n": torch.ones(1)}}))
+COUNT = {"n": torch.ones(1, dtype=torch.int64)}
+NUMBERS_SENT = VALUES.map(lambda x: Payload({"number": {"x": torch.tensor(x)}, "turns": COUNT}))
 TEXT = st.text(max_size=20) | ANYTHING.map(json.dumps)
 
 
@@ -70,24 +72,48 @@ def lies(draw: st.DrawFn) -> Callable[[RecordDict], RecordDict]:
     return lie
 
 
-class Members:
-    """Everybody is there, with three samples each."""
+def sends(**groups: Any) -> Callable[[RecordDict], RecordDict]:
+    """Return a liar that sends these groups."""
+    honest = {"number": {"x": torch.ones(2)}, "turns": COUNT}
 
-    num_clients = len(SIZES)
+    def lie(content: RecordDict) -> RecordDict:
+        content["update"] = payload_record(Payload({**honest, **groups}))
+        return with_checksum(content)
 
-    def available(self) -> Sequence[int] | None:
-        return None
-
-    def node_of(self, client_id: int) -> int:
-        return client_id
-
-    def num_samples(self, client_id: int) -> int:
-        return SIZES[client_id]
-
-    def heard(self, client_id: int, reason: str) -> None: ...
+    return lie
 
 
-def learn(lie: Callable[[RecordDict], RecordDict] | None) -> tuple[ServerState, Diary]:
+def tells(text: str = "", **told: Any) -> Callable[[RecordDict], RecordDict]:
+    """Return a liar that tells this text, or these values among honest ones."""
+
+    def lie(content: RecordDict) -> RecordDict:
+        honest = json.loads(str(content.config_records["answer"]["answer"]))
+        content["answer"] = ConfigRecord({"answer": text or json.dumps({**honest, **told})})
+        return with_checksum(content)
+
+    return lie
+
+
+NAMED: dict[str, tuple[Callable[[RecordDict], RecordDict], str]] = {
+    "brackets": (tells("[" * 100_000), "is nested too deeply"),
+    "braces": (tells('{"a":' * 100_000), "is nested too deeply"),
+    "half precision, whose sum overflows": (sends(number={"x": torch.ones(2, dtype=torch.float16)}), "has type torch.float16"),
+    "double precision": (sends(number={"x": torch.ones(2, dtype=torch.float64)}), "has type torch.float64"),
+    "a longer tensor to keep apart": (sends(turns={"n": torch.ones(2, dtype=torch.int64)}), "has shape (2,), expected (1,)"),
+    "another type to keep apart": (sends(turns={"n": torch.ones(1)}), "has type torch.float32, expected torch.int64"),
+    "another name to keep apart": (sends(turns={"m": torch.ones(1, dtype=torch.int64)}), "turns/m is unknown"),
+    "nothing to keep apart": (sends(turns={}), "turns/n is missing"),
+    "a value beyond its limits": (sends(turns={"n": -torch.ones(1, dtype=torch.int64)}), "holds values beyond"),
+    "a name that clears a screen": (tells(metrics={"\x1b[2J": 1.0}), "printable"),
+    "half a character": (tells(metrics={"\ud800": 1.0}), "printable"),
+    "a metric whose sum overflows": (tells(metrics={"own": 1e308}), "metric own is 1e+308"),
+    "a negative time": (tells(seconds=-1.0), "the time is -1"),
+    "more samples than there are": (tells(samples=10**300), "the number of samples is 1e+300"),
+}
+"""Lies that ended a run, took a sum over or spoilt a log before they were looked for, and the reason that is told."""
+
+
+def learn(lie: Callable[[RecordDict], RecordDict] | None, liar: int = LIAR) -> tuple[ServerState, Diary]:
     """Run two rounds with the liar, or without it where there is no lie."""
     method = Counting.make(num_clients=len(SIZES))
     postprocessor = Postprocessor(PrivacyConfig(), CompressionConfig(), method.shares)
@@ -97,17 +123,17 @@ def learn(lie: Callable[[RecordDict], RecordDict] | None) -> tuple[ServerState, 
     def reply(message: Message) -> Any:
         request = read_request(message.content)
         client = request.client_id
-        if client == LIAR and lie is None:
+        if client == liar and lie is None:
             return RecordDict()
         done = run_client(
             method, nets, request.received, request.local, data.client_data(client, cpu), request.context(cpu), postprocessor
         )
         content = answer_content(done)
-        return lie(content) if client == LIAR and lie is not None else content
+        return lie(content) if client == liar and lie is not None else content
 
     aggregation = AggregationConfig(screen=10.0)
     policy = ServerPolicy(method, postprocessor, aggregation, 60.0, poll=0.0)
-    engine = FlowerEngine(InstantGrid(reply), Members(), policy, "{}")  # type: ignore[arg-type]
+    engine = FlowerEngine(InstantGrid(reply), Everybody(len(SIZES), SIZES.__getitem__), policy, "{}")  # type: ignore[arg-type]
     config = LoopConfig(federation=FederationConfig(rounds=ROUNDS, strict=False), aggregation=aggregation)
     loop, diary = RoundLoop(method, engine, ClientStateStore(), config, 0), Diary()
     return loop.run(loop.initial_state(), [diary]), diary
@@ -120,6 +146,21 @@ def number_of(state: ServerState) -> torch.Tensor:
 WITHOUT = learn(None)[0]
 LONGEST = 5 * 2**0.5
 """Length of the longest honest step: the last client adds 5 to both numbers."""
+
+
+@pytest.mark.parametrize("lie", NAMED)
+@pytest.mark.parametrize("liar", [0, LIAR])
+def test_a_lie_is_named(lie: str, liar: int) -> None:
+    state, diary = learn(NAMED[lie][0], liar)
+    assert state.round == ROUNDS
+    for record in diary.records:
+        assert [failure.client_id for failure in record.failures] == [liar], "nobody else suffers"
+        assert NAMED[lie][1] in record.failures[0].reason
+    assert torch.equal(number_of(state), number_of(learn(None, liar)[0]))
+
+
+def test_an_honest_answer_counts() -> None:
+    assert not any(record.failures for record in learn(sends())[1].records)
 
 
 @settings(max_examples=100, deadline=None)

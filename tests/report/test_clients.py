@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from unisono.federation.screening import too_long
 from unisono.report.clients import client_table, failure_table
 
 LOG = [
@@ -35,3 +36,10 @@ def test_failures() -> None:
     assert block is not None
     assert block["rows"] == [[2, "train", 2, "too tired"]]
     assert failure_table([]) is None
+
+
+def test_screened_updates_are_counted() -> None:
+    (reason,) = too_long({0: 1.0, 1: 1.0, 2: 1.0, 3: 9.0}, 10.0).values()
+    block = failure_table([*FAILURES, {**FAILURES[0], "reason": reason}])
+    assert block is not None
+    assert block["note"].strip() == "1 of all were left out for the length of their update."

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unisono.config import resolve
+from unisono.recipes import build_tree
 from unisono.report.overview import MOST_COLUMNS, method_in_words, split_chart, split_in_words, turn_chart, what_was_run
 from unisono.testing.tiny import tiny_config
 
@@ -56,3 +58,14 @@ def test_many_clients_are_thinned_by_size() -> None:
     assert chart["values"] == sorted(chart["values"], reverse=True)
     assert chart["parts"] == ["samples"]
     assert "200 of 1,000 clients shown" in chart["note"]
+
+
+def test_the_screening_of_updates_is_said() -> None:
+    def said(*settings: str, of_federation: bool = True) -> str:
+        tree = resolve(build_tree("simclr", {}, settings)).as_tree()
+        return dict(what_was_run(tree, {}, of_federation=of_federation)["pairs"]).get("screening", "")
+
+    assert said("aggregation.screen=10").startswith("an update more than 10 robust standard deviations longer than the median")
+    assert said() == "none: aggregation.screen = 0"
+    assert said("privacy.secure_aggregation=true", "aggregation.screen=10").startswith("none: the server of a secure sum")
+    assert said(of_federation=False) == ""

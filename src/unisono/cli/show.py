@@ -95,7 +95,7 @@ def _files(directory: RunDirectory) -> list[str]:
     for path in sorted(directory.path.iterdir()):
         if path.name.startswith("."):
             continue
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.stat().st_size
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.lstat().st_size
         found.append(
             f"{path.name}{'/' if path.is_dir() else ''} ({megabytes(size) if size >= 1e5 else f'{size / 1e3:.1f} kB'})"
         )

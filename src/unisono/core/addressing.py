@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_PATTERN = re.compile(r"(\d*)>(\d*)\.(.+)", re.DOTALL)
+_PATTERN = re.compile(r"(\d{0,9})>(\d{0,9})\.(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)

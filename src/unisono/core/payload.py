@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
@@ -36,11 +37,43 @@ class Reveals(Enum):
 
 
 @dataclass(frozen=True)
+class Form:
+    """Form of a tensor that the server has none like of, so that what clients send can be checked.
+
+    Args:
+        shape: length of each axis; ``group/name`` is the length of that tensor among those that the client received, and any
+            other word a length up to ``most``, the same wherever the group has this word.
+        most: the largest length that a word may stand for.
+        low: the smallest value.
+        high: the largest value.
+        dtype: the type.
+    """
+
+    shape: tuple[int | str, ...]
+    most: int = 0
+    low: float = -math.inf
+    high: float = math.inf
+    dtype: torch.dtype = torch.float32
+
+
+UNIT = 1.01
+"""Largest number of a vector of unit length, with some room for rounding."""
+
+
+@dataclass(frozen=True)
 class Share:
-    """Declaration of one shared group: how it is reduced, and what it reveals."""
+    """Declaration of one shared group: how it is reduced, what it reveals, and what it holds.
+
+    Args:
+        reduce: the rule.
+        reveals: the kind of information.
+        form: of each tensor by name, where clients receive no such group to compare with; else ``server_step`` has to bear
+            whatever a client sends.
+    """
 
     reduce: Reduce
     reveals: Reveals = Reveals.PARAMETERS
+    form: Mapping[str, Form] | None = None
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.payload import Payload, Scalar
 
 ALIGNMENT = 64
 CHECKSUM = 4
 """Bytes of the checksum at the end."""
+MOST_HEADER = 2**18
+"""Bytes of a header of others that are always read: some thousand tensors."""
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.uint16,
@@ -99,25 +102,32 @@ def to_bytes(payload: Payload) -> bytes:
     return data + checksum(data)
 
 
-def checksum(data: bytes) -> bytes:
+def checksum(data: bytes | memoryview) -> bytes:
     """Return the checksum that ends a message; it finds damage, not forgery."""
     return zlib.crc32(data).to_bytes(CHECKSUM, "little")
 
 
-def from_bytes(data: bytes) -> Payload:
-    """Return the payload that ``to_bytes`` wrote; raise a ValueError that says the bytes are damaged."""
-    start, end = 8 + int.from_bytes(data[:8], "little"), len(data) - CHECKSUM
+def from_bytes(data: bytes, of_others: bool = False) -> Payload:
+    """Return the payload that ``to_bytes`` wrote; raise a ValueError that says the bytes are damaged.
+
+    Args:
+        data: the bytes.
+        of_others: refuse a header so long that what it describes could take many times the memory of the bytes.
+    """
+    start, end, view = 8 + int.from_bytes(data[:8], "little"), len(data) - CHECKSUM, memoryview(data)
     try:
-        if end < 8 or checksum(data[:end]) != data[end:]:
+        if end < 8 or checksum(view[:end]) != view[end:]:
             raise ValueError("its checksum is wrong")
-        header = json.loads(data[8:start])
+        if of_others and start > max(MOST_HEADER, len(data) // 64):
+            raise ValueError(f"its header of {start} bytes is too long for {len(data)} bytes in all")
+        header = parse_json(bytes(view[8:start]))
         slots = {name: _slot(header["num_bytes"], *parts) for name, parts in header["slots"].items()}
         layout = Layout(slots, header["scalars"], header["num_bytes"], tuple(header["groups"]))
         if end - start != layout.num_bytes:
             raise ValueError(f"{layout.num_bytes} bytes of tensors became {end - start}")
         _check_apart(slots.values())
         # torch makes no tensor of an empty buffer.
-        buffer = torch.frombuffer(bytearray(data[start:end] or b"\0"), dtype=torch.uint8)
+        buffer = torch.frombuffer(bytearray(view[start:end] or b"\0"), dtype=torch.uint8)
         return read(layout, buffer)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"not a payload, or a damaged one: {error}") from error

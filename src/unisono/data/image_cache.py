@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UnreadableImagesError, UserError
 from unisono.core.mapped import open_mapped
 from unisono.core.progress import tell
@@ -78,7 +79,7 @@ def cached_images(files: Sequence[Path], wanted: Wanted, folder: Path, skip: boo
                     raise UnreadableImagesError([(files[position], reason) for position, reason in problems], len(files))
                 notes.write_text(json.dumps(problems), encoding="utf-8")
                 _finish(folder / f"{key}.partial", sorted(bad), target)
-        problems = [(int(position), str(reason)) for position, reason in json.loads(notes.read_text(encoding="utf-8"))]
+        problems = [(int(position), str(reason)) for position, reason in parse_json(notes.read_text(encoding="utf-8"))]
     except OSError as error:
         raise UserError(
             f"Images cannot be kept in {folder} ({error.strerror or error}): make room there, set UNISONO_CACHE to another "
@@ -191,7 +192,7 @@ def _read_index(index: Path) -> tuple[set[int], list[tuple[int, str]]]:
     problems: list[tuple[int, str]] = []
     for line in index.read_text(encoding="utf-8").splitlines() if index.exists() else ():
         try:
-            start, found = json.loads(line)
+            start, found = parse_json(line)
         except ValueError:  # the line at which a kill struck
             continue
         if start not in done:

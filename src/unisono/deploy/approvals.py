@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from unisono import __version__
 from unisono.config import Config
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.method import Method
 from unisono.deploy.chain import Line
@@ -79,7 +80,7 @@ class Approvals:
     def waiting(self) -> list[dict[str, Any]]:
         """Return the recipes that wait, oldest first."""
         files = sorted(self._waiting.glob("*.json"), key=lambda file: file.stat().st_mtime)
-        return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        return [parse_json(file.read_text(encoding="utf-8")) for file in files]
 
     def decide(self, prefix: str, decision: Decision, runs: int | None = None, until: str | None = None) -> str:
         """Write a decision down, and return the whole hash.
@@ -120,7 +121,7 @@ class Approvals:
         file = self._directory.path / "approved.json"
         if not file.is_file():
             return []
-        before, now = _flat(json.loads(file.read_text(encoding="utf-8"))["config"]), _flat(config)
+        before, now = _flat(parse_json(file.read_text(encoding="utf-8"))["config"]), _flat(config)
         changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
         return [f"{name}: {before.get(name)} -> {now.get(name)}" for name in changed]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.core.wire import to_bytes
@@ -70,7 +70,7 @@ class Audit:
         if against is None:
             return
         try:
-            number, head = json.loads(against.read_bytes())["owners"][str(self._client_id)]["ledger"]
+            number, head = parse_json(against.read_bytes())["owners"][str(self._client_id)]["ledger"]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(
                 f"--against must be the privacy.json of a run with answers of this client, got {against}."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.deploy.policy_tables import canonical
 from unisono.runs.files import explained, make_directory, sync_directory
@@ -97,7 +97,7 @@ class Chain:
 
     def _checked(self, text: bytes, before: list[Line]) -> Line:
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             prev = before[-1]["hash"] if before else self._start
             rest = {key: value for key, value in line.items() if key != "hash"}
             if line["seq"] == len(before) and line["prev"] == prev and line["hash"] == _hash(prev, rest):

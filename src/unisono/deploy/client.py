@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import threading
 import traceback
@@ -23,6 +22,7 @@ from torch import nn
 from unisono import __version__
 from unisono.core.addressing import parse
 from unisono.core.client_data import ClientData
+from unisono.core.config import parse_json
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Reveals, Tensors, Update
@@ -193,7 +193,7 @@ class ClientRun:
     """State that a client keeps of one run: method, networks, data, local states."""
 
     def __init__(self, directory: ClientDirectory, books: Books, sums: MaskedSums, run_spec: str) -> None:
-        values = json.loads(run_spec)
+        values = parse_json(run_spec)
         self._client_id = directory.config.client_id
         self._run = run_name(values["run"])
         self.config = checked_config(values["config"], directory.config)

@@ -5,12 +5,12 @@ Nothing here imports torch or flwr, so that ``unisono deploy status`` answers at
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import expiry
 from unisono.deploy.directories import DATABASE, PAUSED_FILE, START_SECONDS, ServerDirectory, is_wanted
@@ -75,7 +75,7 @@ def run_table(server: ServerDirectory) -> list[tuple[str, str, int, str]]:
     rows = []
     for path in sorted(server.runs.glob("*")):
         if (path / "status.json").is_file():
-            status = json.loads((path / "status.json").read_text())
+            status = parse_json((path / "status.json").read_text())
             in_use = is_locked(path / ".lock")
             begins = status["status"] == "starting"
             is_late = begins and time.time() - (path / "status.json").stat().st_mtime > START_SECONDS

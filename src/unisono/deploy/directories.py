@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from unisono.core.config import Section, make_section, read_toml, write_toml
+from unisono.core.config import Section, make_section, parse_json, read_toml, write_toml
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import write_secret
 from unisono.deploy.policy_tables import Policy, with_new_keys
@@ -112,7 +112,7 @@ class ServerDirectory:
     def former_keys(self) -> dict[int, tuple[str, datetime]]:
         """Keys that clients have replaced, and the time until which they are taken."""
         try:
-            values = json.loads(self.former_file.read_text()) if self.former_file.is_file() else {}
+            values = parse_json(self.former_file.read_text()) if self.former_file.is_file() else {}
             return {int(client): (str(one["key"]), datetime.fromisoformat(one["until"])) for client, one in values.items()}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(f"{self.former_file} is damaged ({error}): remove it; it holds no key that is in force.") from error
@@ -234,7 +234,7 @@ def write_keys(path: Path, keys: Mapping[int, str]) -> None:
 def read_keys(path: Path) -> dict[int, str]:
     """Return the public keys of all clients."""
     try:
-        return {int(client): str(key) for client, key in json.loads(path.read_text()).items()}
+        return {int(client): str(key) for client, key in parse_json(path.read_text()).items()}
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is missing or damaged ({error}): copy it from the server's directory.") from error
 

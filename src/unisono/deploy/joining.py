@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from unisono.core.config import make_section
+from unisono.core.config import make_section, parse_json
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import Authority, certified_names, make_node_key, write_secret
 from unisono.deploy.directories import (
@@ -154,7 +154,7 @@ def accept(path: Path, welcome_file: Path, told: str | None) -> int:
         told: the authority's fingerprint that the operator has read out; not needed by a client that knows the authority.
     """
     try:
-        welcome: dict[str, Any] = json.loads(welcome_file.read_text())
+        welcome: dict[str, Any] = parse_json(welcome_file.read_text())
         client, server, pem = int(welcome["client"]), str(welcome["server"]), str(welcome["authority"]).encode()
         certificate, text = x509.load_pem_x509_certificate(pem), str(welcome["members"])
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -230,7 +230,7 @@ def rotate_certificate(server: ServerDirectory, authority: Authority, days: int)
 def _read_request(path: Path, members: Members) -> Request:
     """Return a request whose keys have signed it."""
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(path.read_text())
         signatures = [base64.b64decode(text) for text in values.pop("signatures")]
         client = None if values["client"] is None else int(values["client"])
         request = Request(str(values["key"]), str(values["name"])[:100], client)

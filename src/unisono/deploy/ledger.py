@@ -6,7 +6,6 @@ A line is on the disk before the work begins, so an answer that is lost, a failu
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.deploy.chain import Chain, DamagedChainError, Line
 from unisono.deploy.directories import ClientDirectory
@@ -182,7 +182,7 @@ def reset_ledger(directory: ClientDirectory, spent_epsilon: float) -> Path:
     rounds, runs, points = 0, set(), Counter[str]()
     for text in content.splitlines():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             answered = line["kind"] in ANSWERS and line["result"] == "intent"
             rounds += answered + int(line.get("rounds", 0))
             runs |= {*([str(line["run"])] if answered else []), *line.get("runs", [])}

@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import Authority
 from unisono.deploy.directories import ClientDirectory, write_keys
@@ -75,7 +76,7 @@ def read_members(text: str, trusted: Sequence[x509.Certificate]) -> Members:
         trusted: certificates of authorities; two while one follows the other.
     """
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         signature = b64decode(values.pop("signature"))
         if not any(_has_signed(certificate, signature, PURPOSE + canonical(values)) for certificate in trusted):
             raise UserError("The list of members is not signed by this federation's authority.")

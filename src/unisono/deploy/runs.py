@@ -28,6 +28,8 @@ TOLERANT = {
 }
 """Defaults for a federation, which recipes override: clients may fail, have ten minutes, and send no overlong updates. A round
 is asked for as often as clients answer it, ``bounds.max_attempts``."""
+IN_SIGHT = {"aggregation": {"max_weight_share": 0.5}}
+"""Another one, where the server sees the weight of each client: none has more than half of a mean, whatever it says."""
 
 
 def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence[str], name: str | None) -> Path:
@@ -40,7 +42,9 @@ def prepare_run(runs: Path, num_clients: int, reference: str, settings: Sequence
         settings: ``section.key=value`` assignments.
         name: of the directory, unless the recipe says.
     """
-    tree = merge(TOLERANT, build_tree(reference, {"name": name}, settings))
+    asked = build_tree(reference, {"name": name}, settings)
+    is_masked = asked.get("privacy", {}).get("secure_aggregation", False)
+    tree = merge(TOLERANT if is_masked else merge(TOLERANT, IN_SIGHT), asked)
     tree = merge(tree, {"partition": {"num_clients": num_clients}, "run": {"directory": str(runs.resolve())}})
     config = resolve(tree)
     config.cohort.expected_size(num_clients)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
@@ -77,7 +78,7 @@ class Sealer:
         start = len(MAGIC) + 4
         try:
             length = int.from_bytes(data[len(MAGIC) : start], "little")
-            header = json.loads(data[start : start + length])
+            header = parse_json(data[start : start + length])
             body = data[start + length : start + length + int(header["length"])]
             bound = f"{place}|{sender}".encode()
             if header["from"] != sender:
@@ -85,7 +86,7 @@ class Sealer:
             wrapped = bytes.fromhex(header["keys"][str(self._client_id)])
             content = self._aead(sender, bound).decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], bound)
             plain = AESGCM(content).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound)
-            return from_bytes(plain).groups["sealed"]["tensor"]
+            return from_bytes(plain, of_others=True).groups["sealed"]["tensor"]
         except (InvalidTag, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"a sealed tensor of client {sender} cannot be opened: {error or 'it was changed'}") from error
 

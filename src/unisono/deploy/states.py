@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+from unisono.core.config import parse_json
 from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
 from unisono.runs.files import write_atomically
@@ -72,7 +73,7 @@ class ClientStateFiles:
         """Remove the states that no checkpoint can name any more: old ones that no step of the last rounds began with."""
         oldest = round - self._history
         file = self.directory / "begun.json"
-        steps = [*(json.loads(file.read_text()) if file.is_file() else []), [round, begun]]
+        steps = [*(parse_json(file.read_text()) if file.is_file() else []), [round, begun]]
         recent = [step for step in steps if step[0] >= oldest]
         write_atomically(file, json.dumps(recent).encode())
         needed = {name for _, name in recent}

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unisono.core.client_data import as_float
+from unisono.core.config import parse_json
 from unisono.core.context import Context
 from unisono.core.mapped import batches, some_chunks
 from unisono.evaluation.config import FRACTIONS, EvaluationConfig, ProbeName, chosen_probes
@@ -275,7 +276,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _read(key: str) -> dict[str, float] | None:
     try:
-        values = json.loads((cache_directory() / f"{key}.json").read_text(encoding="utf-8"))
+        values = parse_json((cache_directory() / f"{key}.json").read_text(encoding="utf-8"))
         return {str(name): float(value) for name, value in values.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return None

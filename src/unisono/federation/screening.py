@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from statistics import median
 
@@ -50,9 +51,10 @@ def too_long(norms: Mapping[int, float], limit: float) -> dict[int, str]:
     if limit == 0 or len(norms) < FEWEST:
         return {}
     middle = median(norms.values())
-    deviation = max(TO_SIGMA * median(abs(norm - middle) for norm in norms.values()), SPREAD * middle)
+    deviation = max(TO_SIGMA * median(abs(norm - middle) for norm in norms.values()), SPREAD * middle, sys.float_info.min)
     return {
-        client: f"its update has length {norm:.3g}, and the median of this round is {middle:.3g}: beyond aggregation.screen"
+        client: f"its update has length {norm:.3g}, {(norm - middle) / deviation:.3g} robust standard deviations beyond the "
+        f"median of its round ({middle:.3g}), and aggregation.screen = {limit:g} is the most"
         for client, norm in norms.items()
         if not norm - middle <= limit * deviation
     }

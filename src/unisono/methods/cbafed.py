@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.method import Phase, register
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
+from unisono.core.payload import Aggregate, Form, Payload, Reduce, Reveals, Share, Update
 from unisono.losses.labelled import label_cross_entropy
 from unisono.methods.label_head import LabelHead
 from unisono.methods.local_training import Batch, LossTerms
@@ -56,7 +56,8 @@ class CBAFed(LabelHead[CBAFedConfig]):
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        return {**super().shares, "class_counts": Share(Reduce.MEAN, Reveals.STATISTICS)}
+        form = {"counts": Form((self.info.num_classes or 1,), low=0.0)}
+        return {**super().shares, "class_counts": Share(Reduce.MEAN, Reveals.STATISTICS, form)}
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         return (Phase("count", all_clients=True), Phase("train")) if round == 0 else (Phase("train"),)

@@ -22,7 +22,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import register
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
+from unisono.core.payload import UNIT, Aggregate, Form, Payload, Reduce, Reveals, Share, Update
 from unisono.data.sources.locate import reading
 from unisono.data.sources.npz import read_npz
 from unisono.losses.contrastive import nt_xent
@@ -52,7 +52,8 @@ class FedCA(LocalTraining[FedCAConfig]):
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS)}
+        form = {"z": Form(("points", self.config.projection_dim), self.config.dictionary_size, -UNIT, UNIT)}
+        return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS, form)}
 
     def build_networks(self) -> nn.ModuleDict:
         encoder = self.backbone()

@@ -9,7 +9,9 @@ gathering features at the server.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -27,7 +29,7 @@ from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Method, Phase, register
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
+from unisono.core.payload import Aggregate, Form, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.methods.cluster_heads import wanted_clusters
 from unisono.models.backbones import ModelConfig, make_backbone
 from unisono.models.nets import build_seeded, get_state, load_state
@@ -52,16 +54,29 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
     Config = FederatedKMeansConfig
     phase_names = (SEED, ASSIGN)
     single_phases = (SEED,)
-    shares = {
-        "seeds": Share(Reduce.STACK, Reveals.STATISTICS),
-        "totals": Share(Reduce.MEAN, Reveals.STATISTICS),
-    }
 
     def setup(self) -> None:
         self.model = self.info.section(ModelConfig)
         self.num_clusters = wanted_clusters(self.config.num_clusters, self.info)
         if self.config.features == "encoder" and self.model.pretrained is None:
             raise UserError('method.features = "encoder" needs a finished encoder: name one in model.pretrained.')
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        number, held = self.num_clusters, "centroids/centroids"
+        seeds = {"centroids": Form(("seeds", self._width), number), "counts": Form(("seeds",), number, 1.0)}
+        totals = {"sums": Form((held, self._width)), "counts": Form((held,), low=0.0, high=1.0)}
+        return {
+            "seeds": Share(Reduce.STACK, Reveals.STATISTICS, seeds),
+            "totals": Share(Reduce.MEAN, Reveals.STATISTICS, totals),
+        }
+
+    @cached_property
+    def _width(self) -> int:
+        """Number of features."""
+        if self.config.features == "pixels":
+            return math.prod(self.info.input_shape)
+        return int(self.build_networks()["encoder"].feature_dim)  # type: ignore[arg-type]
 
     def build_networks(self) -> nn.ModuleDict:
         if self.config.features == "pixels":
@@ -113,8 +128,9 @@ class FederatedKMeans(Method[FederatedKMeansConfig]):
         totals, previous = aggregate.means["totals"], server.groups["centroids"]["centroids"]
         centroids = next_centroids(totals["sums"], totals["counts"], previous)
         moved = float((centroids - previous).norm(dim=1).max())
-        variance = aggregate.metrics["loss"] / centroids.shape[1]
-        return server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved, variance=variance)
+        server = server.with_groups(centroids={"centroids": centroids}).with_scalars(moved=moved)
+        loss = aggregate.metrics.get("loss")  # nobody may have told one
+        return server if loss is None else server.with_scalars(variance=loss / centroids.shape[1])
 
     def server_metrics(self, server: Payload) -> Mapping[str, float]:
         return {"moved": float(server.scalars["moved"])} if "moved" in server.scalars else {}

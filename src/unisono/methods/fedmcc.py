@@ -13,6 +13,7 @@ the loss has many minima. ``cluster_start = "kmeans"``, which is not in the pape
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -24,7 +25,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Phase, register
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Update
+from unisono.core.payload import Aggregate, Form, Payload, Reduce, Reveals, Share, Update
 from unisono.methods.before_training import embed_before_training
 from unisono.methods.cluster_heads import (
     ENTROPY,
@@ -89,8 +90,19 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        seeds = {"seeds": Share(Reduce.STACK, Reveals.STATISTICS)} if self.config.cluster_start == "kmeans" else {}
-        return {**super().shares, **seeds}
+        if self.config.cluster_start != "kmeans":
+            return super().shares
+        form = {
+            "centroids": Form(("seeds", self._width), self.num_clusters),
+            "counts": Form(("seeds",), self.num_clusters, 1.0),
+            "squared_distance": Form((1,), low=0.0),
+        }
+        return {**super().shares, "seeds": Share(Reduce.STACK, Reveals.STATISTICS, form)}
+
+    @cached_property
+    def _width(self) -> int:
+        """Number of features."""
+        return int(self.backbone().feature_dim)
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         stage = Phase(str(server.scalars["stage"]))
@@ -182,7 +194,7 @@ class FedMCC(ClusterHeads[FedMCCConfig]):
 
     def _seeds(self, nets: nn.ModuleDict, received: Payload, data: ClientData, ctx: Context) -> Update:
         """Return centroids and counts of the client's own clusters of features."""
-        points = embed_before_training(nets, ("encoder",), received, data, nets["encoder"]).cpu()
+        points = embed_before_training(nets, ("encoder",), received, data, nets["encoder"]).cpu().float()
         found = own_clusters(points, self.num_clusters, self.config.min_cluster_size, ctx.rng("seeds"))
         if found is None:
             return Update(ctx.client_id, float(len(data)), Payload())

@@ -33,7 +33,7 @@ from unisono.core.context import Context
 from unisono.core.errors import UserError
 from unisono.core.method import Guarantee, Phase, register
 from unisono.core.noise import SeededNoise, SystemNoise
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
+from unisono.core.payload import UNIT, Aggregate, Form, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.views import rotate_quarter_turns
 from unisono.evaluation.clusters import clustering_accuracy
 from unisono.evaluation.features import embed
@@ -142,9 +142,12 @@ class Orchestra(LocalTraining[OrchestraConfig]):
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        if self.config.share == "representations":
-            return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS)}
-        return {**super().shares, "local_centroids": Share(Reduce.STACK, Reveals.STATISTICS)}
+        config = self.config
+        if config.share == "representations":
+            points = Form(("points", config.projection_dim), config.memory_size, -UNIT, UNIT)
+            return {**super().shares, "representations": Share(Reduce.STACK, Reveals.REPRESENTATIONS, {"points": points})}
+        centroids = Form(("centroids", config.projection_dim), config.num_local_clusters, -UNIT, UNIT)
+        return {**super().shares, "local_centroids": Share(Reduce.STACK, Reveals.STATISTICS, {"centroids": centroids})}
 
     def release_guarantee(self) -> Guarantee:
         if self.config.share == "representations":
@@ -317,7 +320,7 @@ class Orchestra(LocalTraining[OrchestraConfig]):
 
     def _release(self, memory: RecentPoints, ctx: Context) -> tuple[dict[str, Tensors], dict[str, float]]:
         """Return what a client sends: fewer centroids when it has few samples, none below ``min_cluster_size``."""
-        points = memory.points()
+        points = memory.points().float()
         if self.config.share == "representations":
             return ({"representations": {"points": points}} if len(points) else {}), {}
         num_clusters = local_number(len(points), self.config.num_local_clusters, self.config.min_cluster_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 
 State = dict[str, Tensor]
@@ -201,7 +201,7 @@ def _config(path: Path) -> Mapping[str, Any]:
     """Return what config.json of a Hugging Face folder says."""
     file = (path if path.is_dir() else path.parent) / "config.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        content = parse_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
         raise UserError(f"{file} is not valid JSON: {error}.") from error
     return content if isinstance(content, Mapping) else {}

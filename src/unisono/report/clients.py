@@ -63,6 +63,8 @@ def failure_table(failures: Log) -> Block | None:
         for entry in failures[-MOST_FAILURES:]
     ]
     note = f"The last {MOST_FAILURES} of {len(failures):,}." if len(failures) > MOST_FAILURES else ""
+    screened = sum("aggregation.screen" in str(entry["reason"]) for entry in failures)
+    note += f" {screened:,} of all were left out for the length of their update." if screened else ""
     return table("Failures", ["round", "phase", "client", "reason"], rows, note=note)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unisono.core.config import parse_json
 from unisono.runs.directory import RunDirectory
 from unisono.runs.files import DamagedFileError, write_atomically
 from unisono.runs.manifest import PAGES
@@ -52,7 +53,7 @@ class ReportFiles:
         try:
             content = (self.path / f"{name}.json").read_bytes()
             self._manifest.check(f"report/{name}.json", content)
-            return dict(json.loads(content))
+            return dict(parse_json(content))
         except (OSError, ValueError, TypeError, DamagedFileError):
             return None
 

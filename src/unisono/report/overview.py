@@ -44,9 +44,19 @@ def what_was_run(tree: Tree, about: Mapping[str, Any], *, of_federation: bool = 
                 f"{training['learning_rate']:g}, views {tree['views']['preset']}",
             ),
             ("a round", f"{_cohort(tree)}; {tree['aggregation']['rule']}, {server['optimizer']}{noise}"),
+            ("screening", _screening(tree, of_federation)),
             ("length", f"{plural(tree['federation']['rounds'], 'round')}, seed {tree['run']['seed']}"),
         ],
     )
+
+
+def _screening(tree: Tree, of_federation: bool) -> str:
+    limit = tree["aggregation"]["screen"]
+    if of_federation and tree["privacy"]["secure_aggregation"]:
+        return "none: the server of a secure sum sees no single update"
+    if limit == 0:
+        return "none: aggregation.screen = 0" if of_federation else ""
+    return f"an update more than {limit:g} robust standard deviations longer than the median of its round is left out"
 
 
 def _data(tree: Tree, about: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unisono.core.config import parse_json
 from unisono.core.payload import Payload
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import ServerState
@@ -165,7 +166,7 @@ def _write_sum(path: Path, payload: Payload) -> tuple[int, int]:
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    manifest: dict[str, Any] = parse_json((directory / MANIFEST).read_text(encoding="utf-8"))
     if directory.name != f"round-{manifest['round']:06d}":
         raise ValueError(f"{MANIFEST} is that of round {manifest['round']}")
     return manifest

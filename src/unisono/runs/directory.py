@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from unisono.core.config import Tree, read_toml, write_toml
+from unisono.core.config import Tree, parse_json, read_toml, write_toml
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
@@ -235,7 +235,7 @@ class RunDirectory:
         try:
             content = (self.path / name).read_bytes()
             self.manifest.check(name, content)
-            values = json.loads(content)
+            values = parse_json(content)
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / name} is missing or damaged: {error}.") from error
         if not isinstance(values, dict):

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from unisono.core.config import parse_json
 from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 
@@ -99,8 +100,8 @@ def payload_from_safetensors(content: bytes) -> Payload:
 
     try:
         tensors = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        described = json.loads(header.get("__metadata__", {}).get("payload", "{}"))
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        described = parse_json(header.get("__metadata__", {}).get("payload", "{}"))
         ordered = {name: tensors[name] for name in described.get("tensors", tensors)}
         return Payload.unflatten(ordered, described.get("scalars"), described.get("groups", ()))
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -128,13 +129,11 @@ class JsonLines:
 
     def read(self) -> list[dict[str, Any]]:
         """Return all whole lines; raise a DamagedFileError if one cannot be read."""
-        if not self.path.exists():
-            return []
-        content = self.path.read_bytes()
+        content = self._content()
         try:
             self._check(content)
         except DamagedFileError:
-            content = self.path.read_bytes()  # it may have grown between the two looks
+            content = self._content()  # it may have grown between the two looks
             self._check(content)
         lines = content.split(b"\n")[:-1]
         entries = [read_entry(line) for line in lines if line]
@@ -144,10 +143,17 @@ class JsonLines:
 
     def repair(self, length: int) -> None:
         """Keep the lines within this many bytes that can be read, and the damaged file beside as ``NAME.damaged``."""
-        content = self.path.read_bytes() if self.path.exists() else b""
+        with explained(self.path):
+            content = self.path.read_bytes() if self.path.exists() else b""
         write_atomically(self.path.with_name(f"{self.path.name}.damaged"), content)
         lines = content[:length].split(b"\n")[:-1]
         write_atomically(self.path, b"".join(line + b"\n" for line in lines if read_entry(line) is not None))
+
+    def _content(self) -> bytes:
+        try:
+            return self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise DamagedFileError(f"{self.path} cannot be read ({error.strerror}).") from error
 
     def _whole(self) -> int:
         """Return the size without half a line at the end."""
@@ -181,7 +187,7 @@ class JsonLines:
 def read_entry(line: bytes) -> dict[str, Any] | None:
     """Return the object in a line; None if there is none."""
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from unisono.core.config import parse_json
 from unisono.runs.files import DamagedFileError, write_atomically
 
 MANIFEST_FILE = "manifest.json"
@@ -127,7 +128,7 @@ class Manifest:
             return {"files": {}}
         path = self._directory / MANIFEST_FILE
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = parse_json(path.read_text(encoding="utf-8"))
             if values["sum"] != _sum(values):
                 raise ValueError("its own checksum is wrong")
         except (OSError, ValueError, LookupError, TypeError) as error:

@@ -222,8 +222,8 @@ def test_a_client_that_is_away_is_not_waited_for() -> None:
 
 def test_an_overlong_update_is_left_out_and_named() -> None:
     state, recorder = run(first_tensor(lambda tensor: tensor + 1e4), rounds=1, screen=10.0)
-    assert [(failure.client_id, failure.reason.split(":")[-1]) for failure in recorder.records[0].failures] == [
-        (SPOILED, " beyond aggregation.screen")
+    assert [(failure.client_id, failure.reason.split(", and ")[-1]) for failure in recorder.records[0].failures] == [
+        (SPOILED, "aggregation.screen = 10 is the most")
     ]
     without, _ = run(rounds=1, away=[SPOILED])
     assert same_bits(state, without), "the others count as if it had not answered"

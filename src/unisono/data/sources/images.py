@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".npy"}) | TIFF | DICOM
+DAMAGED = (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, TypeError, LookupError, ArithmeticError)
+"""Errors that decoders raise at damaged files."""
 DEPTHS = (torch.uint8, torch.uint16, torch.float32)
 """Types of images, each holding all values of those before it."""
 Size = tuple[int, int]
@@ -65,20 +67,6 @@ def list_images(paths: Iterable[Path | str]) -> list[Path]:
         else:
             raise UserError(f"There is no file or folder {path}.")
     return found
-
-
-def load_images(paths: Sequence[Path | str], input_shape: Sequence[int], squeeze: bool = False) -> Tensor:
-    """Return the images as ``read_images`` does, centre-cropped and resized where need be.
-
-    Args:
-        paths: image files and folders of them, in the order of ``list_images``.
-        input_shape: (channels, height, width) of the result.
-        squeeze: resize without the crop.
-    """
-    if len(input_shape) != 3:
-        raise UserError(f"Images need an input shape of channels, height and width, got {tuple(input_shape)}.")
-    channels, height, width = input_shape
-    return read_images(list_images(paths), channels, (height, width), squeeze)
 
 
 def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False) -> Tensor:
@@ -177,7 +165,7 @@ def read_image(file: File, channels: int | None, size: Size | None = None, squee
             return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze)
     except MissingPackageError:
         raise
-    except (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+    except (*DAMAGED, Image.DecompressionBombError) as error:
         reason = "no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error).rstrip(".")
         raise UnreadableImagesError([(_path(file), reason)], 1) from error
 

@@ -21,7 +21,15 @@ from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
 from unisono.core.payload import Payload
 from unisono.engines.flower.membership import SILENT, Membership
-from unisono.engines.flower.messages import EMPTY, UNREADABLE, RequestBuilder, failure_of, read_answer
+from unisono.engines.flower.messages import (
+    EMPTY,
+    MOST_REASON,
+    UNREADABLE,
+    RequestBuilder,
+    failure_of,
+    read_answer,
+    told_text,
+)
 from unisono.engines.flower.pace import Pace
 from unisono.engines.shards import ShardMerger
 from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
@@ -160,7 +168,7 @@ class FlowerEngine:
                 if client is None:
                     continue
                 if reply.has_error():
-                    lose(client, f"Flower's error {reply.error.code}: {reply.error.reason}")
+                    lose(client, f"Flower's error {reply.error.code}: {told_text(reply.error.reason, MOST_REASON)}")
                     continue
                 failure = failure_of(reply.content)
                 self._membership.heard(client, failure or "")

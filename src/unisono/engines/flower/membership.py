@@ -15,7 +15,16 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from unisono.core.errors import UserError
-from unisono.engines.flower.messages import DAMAGED, UNREADABLE, check_texts, failure_of, read_values, values_content
+from unisono.engines.flower.messages import (
+    DAMAGED,
+    MOST_REASON,
+    UNREADABLE,
+    check_texts,
+    failure_of,
+    read_values,
+    told_text,
+    values_content,
+)
 from unisono.federation.client_turn import FederatedDataset
 
 Description = Mapping[str, Any]
@@ -241,7 +250,7 @@ class FlowerMembership:
             if asked is None:
                 continue
             if reply.has_error():
-                self._on_note(f"node {asked.node} did not say what it brings: {reply.error.reason}")
+                self._on_note(f"node {asked.node} did not say what it brings: {told_text(reply.error.reason, MOST_REASON)}")
                 continue  # asked again at the next look
             client_id = None if self._keys is None else self._keys[nodes[asked.node]] if asked.node in nodes else None
             try:
@@ -252,7 +261,7 @@ class FlowerMembership:
                 description = read_values(reply.content, "description")
                 client_id = int(description["client"]) if client_id is None else client_id
             except UNREADABLE as error:
-                self._refuse(client_id, asked.node, f"its description cannot be read ({error})")
+                self._refuse(client_id, asked.node, f"its description cannot be read ({told_text(error, MOST_REASON)})")
                 continue
             if not 0 <= client_id < self.num_clients:
                 self._refuse(None, asked.node, f"there is no client {client_id} in a federation of {self.num_clients}")

@@ -9,6 +9,7 @@ Payloads carry a checksum of their own. The texts of a message have one together
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from unisono.core.config import parse_json
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload, Update
@@ -31,6 +33,10 @@ EMPTY = Payload()
 MOST_REASON, MOST_DETAILS = 300, 20_000
 """Characters of a client's failure that are kept, and of its traceback, which simulated clients send."""
 MOST_METRICS, MOST_NAME = 32, 64
+MOST_COUNTED = 1e12
+MOST_TEXTS = 2**22
+"""Characters of all texts of a message: reading JSON takes many times its length in memory."""
+HASH = re.compile("[0-9a-f]{64}")
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that reading a client's words can raise, whatever they are."""
 TEXTS = "texts"
@@ -105,7 +111,7 @@ def payload_of(content: RecordDict, name: str, limit: int | None = None) -> Payl
         raise ValueError(f"record {name!r} must hold bytes, got {type(value).__name__}")
     if limit is not None and len(value) > limit:
         raise ValueError(f"{len(value)} bytes are more than the {limit} that are read of one client")
-    return from_bytes(value)
+    return from_bytes(value, of_others=True)
 
 
 DAMAGED = "the texts of a message were damaged on their way (their checksum is wrong)"
@@ -123,6 +129,10 @@ def with_checksum(content: RecordDict) -> RecordDict:
 
 def check_texts(content: RecordDict) -> None:
     """Raise a ValueError unless the texts of a message are those that were sent."""
+    texts = (value for record in content.config_records.values() for value in record.values() if isinstance(value, str))
+    length = sum(map(len, texts))
+    if length > MOST_TEXTS:
+        raise ValueError(f"the texts of a message have {length} characters, and {MOST_TEXTS} are the most")
     told = content.config_records[TEXTS].get("sum") if TEXTS in content.config_records else None
     if not isinstance(told, int):
         raise ValueError("the message carries no checksum of its texts: both sides need the same version of unisono")
@@ -171,7 +181,7 @@ class RequestBuilder:
 def read_request(content: RecordDict) -> Request:
     """Return the request that ``RequestBuilder.build`` wrote; raise a ValueError if its place is no such thing."""
     check_texts(content)
-    place = _read_json(content.config_records["place"]["place"])
+    place = parse_json(str(content.config_records["place"]["place"]))
     seed, number, phase, client = (place[name] for name in ("seed", "round", "phase", "client"))
     if not isinstance(phase, str) or any(type(value) is not int for value in (seed, number, client)):
         raise ValueError("a request names seed, round and client by whole numbers, and its phase by a word")
@@ -184,7 +194,7 @@ def read_request(content: RecordDict) -> Request:
         payload_of(content, "broadcast"),
         payload_of(content, "routed"),
         payload_of(content, "local"),
-        _read_json(content.config_records["place"]["extra"]),
+        parse_json(str(content.config_records["place"]["extra"])),
     )
 
 
@@ -229,7 +239,7 @@ def read_answer(
         check_texts(content)
         if (reason := failure_of(content)) is not None:
             raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason, _details(content))
-        told = _read_json(content.config_records["answer"]["answer"])
+        told = parse_json(str(content.config_records["answer"]["answer"]))
         if told["client"] != ctx.client_id:
             raise ValueError(f"the answer is client {told['client']}'s")
         if len(told["metrics"]) > MOST_METRICS or any(len(str(name)) > MOST_NAME for name in told["metrics"]):
@@ -238,12 +248,13 @@ def read_answer(
         payload = payload_of(content, "update", limit)
         update = Update(ctx.client_id, _finite("the weight", told["weight"]), payload, metrics)
         local = payload_of(content, "local", limit if local_limit is None else local_limit)
-        samples, seconds = int(_finite("the number of samples", told["samples"])), _finite("the time", told["seconds"])
+        samples = _number("the number of samples", told["samples"])
+        seconds = _number("the time", told["seconds"])
     except UNREADABLE as error:
         reason = told_text(f"{type(error).__name__}: {error}", MOST_REASON)
         raise ClientError(ctx.round, ctx.phase, ctx.client_id, reason) from error
     owner = _owner(told.get("owner"))
-    stats = ClientStats(ctx.client_id, samples, received.num_bytes, payload.num_bytes, seconds, metrics, owner)
+    stats = ClientStats(ctx.client_id, int(samples), received.num_bytes, payload.num_bytes, seconds, metrics, owner)
     card = told.get("card")
     return ClientResult(update, local, stats, card if isinstance(card, dict) else None)
 
@@ -279,17 +290,9 @@ def read_values(content: RecordDict, name: str) -> dict[str, Any]:
     """Return what ``values_content`` wrote; raise a ValueError if there is none."""
     check_texts(content)
     try:
-        return dict(_read_json(content.config_records[name]["values"]))
+        return dict(parse_json(str(content.config_records[name]["values"])))
     except (LookupError, TypeError) as error:
         raise ValueError(f"the message holds no {name!r}") from error
-
-
-def _read_json(text: object) -> Any:
-    """Return what a text says; raise a ValueError if it says nothing, or is nested so deeply that reading it fails."""
-    try:
-        return json.loads(str(text))
-    except RecursionError as error:
-        raise ValueError("a text of the message is nested too deeply") from error
 
 
 def _finite(what: str, value: Any) -> float:
@@ -299,11 +302,19 @@ def _finite(what: str, value: Any) -> float:
     return number
 
 
+def _number(what: str, value: Any) -> float:
+    """Return what a client counted or measured, which only logs and pages read."""
+    number = _finite(what, value)
+    if not 0 <= number <= MOST_COUNTED:
+        raise ValueError(f"{what} is {number:g}, and not between 0 and {MOST_COUNTED:g}")
+    return number
+
+
 def _owner(value: Any) -> dict[str, Any]:
     """Return what a client says about its own rules, if it has the form that clients give it."""
     match value:
-        case {"policy": str(policy), "ledger": [int(number), str(head)]} if len(policy) == len(head) == 64:
-            return {"policy": policy, "ledger": [number, head]}
+        case {"policy": str(policy), "ledger": [int(number), str(head)]} if HASH.fullmatch(policy) and HASH.fullmatch(head):
+            return {"policy": policy, "ledger": [number, head]} if 0 <= number <= MOST_COUNTED else {}
     return {}
 
 
