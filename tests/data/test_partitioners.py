@@ -141,7 +141,7 @@ def test_dirichlet_prior_at_small_alpha_gives_few_classes():
 
 
 def pachinko(seed, alpha=0.1, fine_alpha=10.0, num_clients=500):
-    """Counts of labels like CIFAR-100's for clients of 100 samples, shape (clients, 20, 5): superclasses, and classes inside."""
+    """Counts of labels like CIFAR-100's for clients of 100 samples, shape (clients, 20, 5): superclasses, then classes."""
     labels = balanced_labels(100, num_clients)
     config = PartitionConfig(scheme="pachinko", num_clients=num_clients, alpha=alpha, fine_alpha=fine_alpha)
     order = np.random.default_rng(1).permutation(100)  # as in CIFAR-100, the classes of a superclass are not neighbours
