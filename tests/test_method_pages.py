@@ -12,7 +12,7 @@ import pytest
 from unisono.core.method import methods
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("**Idea.**", "**When to use it.**", "**Formula.**", "**What leaves a client.**", "| option")
+PARTS = ("**Idea.**", "**When to use it.**", "**Formula.**", "**What leaves a client.**", "| option", "reference/options.md#")
 METHOD_PAGES = {
     "baselines": ("simclr", "simsiam", "byol", "specloss", "rotpred", "supervised"),
     "cfcl": ("cfcl",),

@@ -19,7 +19,7 @@ from unisono.config import Config, resolve
 from unisono.core.client_data import as_float
 from unisono.core.config import Tree, merge
 from unisono.data.datasets import Dataset, load_dataset
-from unisono.engines.devices import num_cores, threads
+from unisono.engines.devices import threads
 from unisono.experiment import Experiment
 from unisono.models.nets import build_seeded
 from unisono.recipes import Layer, LayeredConfig
@@ -154,7 +154,7 @@ def in_minutes(seconds: float) -> str:
 
 def num_workers(config: Config) -> int:
     """Return the processes that train."""
-    return max(1, num_cores() if config.engine.workers is None else config.engine.workers)
+    return max(1, config.engine.num_workers)
 
 
 def fit_method(experiment: Experiment) -> dict[str, dict[str, Any]]:

@@ -29,6 +29,19 @@ def test_lines_appear_for_slow_work_alone(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == ""
 
 
+def test_time_left_counts_from_where_the_work_went_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe between two rounds, or a resumed run, begins anew: twenty rounds were not made in these four seconds."""
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    shown = WorkProgress(redrawn=False)
+    for done in (18, 19, 20):
+        shown("rounds", done, 30)
+        clock[0] += 2.0
+    assert capsys.readouterr().err == "rounds: 20 of 30 (67%), about 20 s left\n"
+
+
 def test_a_bar_is_taken_away(capsys: pytest.CaptureFixture[str]) -> None:
     shown = WorkProgress(redrawn=True, slow=0)
     shown("reading images", 1, 2)

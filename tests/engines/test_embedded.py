@@ -22,6 +22,7 @@ from unisono.core.payload import Payload, Update
 from unisono.engines import worker_pool
 from unisono.engines.devices import resolve_devices, threads
 from unisono.engines.embedded import EmbeddedEngine, EngineConfig
+from unisono.federation.aggregate import NUM_SHARDS
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import Callback
 from unisono.methods.simclr import SimCLR
@@ -262,7 +263,13 @@ def test_threads_are_restored() -> None:
 
 def test_workers_default_to_the_cores_of_the_process() -> None:
     tiny = TinyFederation("simclr")
-    assert EmbeddedEngine(tiny.setup, EngineConfig()).num_workers == len(os.sched_getaffinity(0))
+    assert EmbeddedEngine(tiny.setup, EngineConfig()).num_workers == min(NUM_SHARDS, len(os.sched_getaffinity(0)))
+
+
+def test_no_more_workers_start_than_there_are_shards() -> None:
+    with TinyFederation("simclr", workers=NUM_SHARDS + 3).engine as engine:
+        engine.open(Payload())
+        assert len(engine.worker_pids) == NUM_SHARDS
 
 
 def test_spawned_workers_give_the_same_bits() -> None:

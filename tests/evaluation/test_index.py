@@ -67,6 +67,19 @@ def test_threads_change_nothing(features: Tensor) -> None:
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
+def test_many_neighbours_of_wide_features_are_compared_a_few_at_a_time(
+    features: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, sizes = Index(features), []
+    directions = index_module._directions
+    monkeypatch.setattr(index_module, "_directions", lambda some: (sizes.append(some.numel()), directions(some))[1])
+    expected = index.nearest(features[:64], 50)
+    monkeypatch.setattr(index_module, "ENTRIES", 4 * 50 * features.shape[1])
+    sizes.clear()
+    assert all(torch.equal(*pair) for pair in zip(index.nearest(features[:64], 50), expected, strict=True))
+    assert max(sizes) <= index_module.ENTRIES
+
+
 def test_blocks_run_in_one_thread_each(features: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     import faiss
 

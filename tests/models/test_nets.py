@@ -1,4 +1,5 @@
 import copy
+from threading import Thread
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from unisono.models.nets import (
     build_seeded,
     freeze,
     get_state,
+    lending,
+    lent_state,
     load_state,
     mix_states,
     state_view,
@@ -240,3 +243,15 @@ def test_a_variance_below_zero_is_loaded_as_zero():
     load_state(net, state)
     assert net.running_var.tolist() == [0.0, 2.0]
     assert net.running_mean.tolist() == pytest.approx([-0.1, 2.0])
+
+
+def test_networks_lend_their_tensors_in_their_own_thread_alone():
+    """A client in another thread of the process may keep what it gets."""
+    net, found = nn.Linear(2, 1), {}
+    with lending(True):
+        thread = Thread(target=lambda: found.update(lent_state(net)))
+        thread.start()
+        thread.join()
+        assert lent_state(net)["weight"].data_ptr() == net.weight.data_ptr()
+    assert found["weight"].data_ptr() != net.weight.data_ptr()
+    assert lent_state(net)["weight"].data_ptr() != net.weight.data_ptr()

@@ -70,6 +70,17 @@ def test_a_seed_with_two_results_is_named_and_replaced_only_if_asked() -> None:
     assert merged.cells[ORCHESTRA].by_seed("linear") == {0: 0.72, 1: 0.71}
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_seed_that_arrives_in_one_run_alone_does_so_or_not(replaced: bool) -> None:
+    metric = "rounds to knn 0.6"
+    arrived = replace(cell_of(ORCHESTRA, {0: 0.7}), values={metric: [15.0]})
+    late = replace(arrived, values={metric: [None]}, unreached={metric: [21.0]})
+    for kept, new in ((arrived, late), (late, arrived)):
+        found = merge(numbers_of(kept), numbers_of(new), replaced)[0].cells[ORCHESTRA]
+        expected = new if replaced else kept
+        assert (found.values, found.unreached) == (expected.values, expected.unreached)
+
+
 def test_times_of_a_seed_may_differ() -> None:
     old, new = (
         numbers_of(replace(cell_of(ORCHESTRA, {0: 0.7}), values={"linear": [0.7], "seconds": [s], "delay to linear 0.6": [s]}))

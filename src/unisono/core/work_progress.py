@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from unisono.core.progress import listening
+
 SLOW = 3.0
 """Seconds of work before anything is shown."""
 PAUSE = {True: 0.2, False: 10.0}
@@ -21,8 +23,6 @@ def shown_progress(quiet: bool = False) -> Iterator[None]:
     Args:
         quiet: show nothing.
     """
-    from unisono.core.progress import listening
-
     shown = WorkProgress(sys.stderr.isatty())
     with listening((lambda what, done, total: None) if quiet else shown):
         try:
@@ -42,7 +42,7 @@ class WorkProgress:
     def __init__(self, redrawn: bool, slow: float = SLOW) -> None:
         self._redrawn = redrawn
         self._slow = slow
-        self._what, self._done = "", 0
+        self._what, self._first, self._done = "", 0, 0
         self._begun = self._shown = time.monotonic()
         self._visible = False
 
@@ -50,12 +50,13 @@ class WorkProgress:
         now = time.monotonic()
         if what != self._what or done < self._done:
             self.clear()
-            self._what, self._begun, self._shown = what, now, -math.inf
+            self._what, self._first, self._begun, self._shown = what, done, now, -math.inf
         self._done = done
         if now - self._begun < self._slow or now - self._shown < PAUSE[self._redrawn]:
             return
         self._shown, self._visible = now, True
-        left = (now - self._begun) * (total - done) / max(done, 1)
+        # What was done before, such as the rounds before a probe, took other time than this.
+        left = (now - self._begun) * (total - done) / max(done - self._first, 1)
         line = f"{what}: {done:,} of {total:,} ({done / max(total, 1):.0%}), about {left:.0f} s left"
         print(f"\r\x1b[K{line}" if self._redrawn else line, end="" if self._redrawn else "\n", file=sys.stderr, flush=True)
 

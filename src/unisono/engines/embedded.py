@@ -19,7 +19,7 @@ from unisono.core.payload import Payload
 from unisono.engines.devices import num_cores, resolve_devices, threads
 from unisono.engines.shards import ShardMerger, ShardRunner, ShardTask, WorkerSetup
 from unisono.engines.worker_pool import WorkerPool
-from unisono.federation.aggregate import Accumulator, assign_shards
+from unisono.federation.aggregate import NUM_SHARDS, Accumulator, assign_shards
 from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 
@@ -30,7 +30,9 @@ class EngineConfig(Section):
     kind: Literal["embedded", "flower"] = Field(
         "embedded", description="embedded: processes on this machine; flower: Flower's simulation on Ray"
     )
-    workers: int | None = Field(None, ge=0, description="worker processes; 0 runs in the calling process; default one per core")
+    workers: int | None = Field(
+        None, ge=0, description="worker processes (embedded: 8 at most); 0 runs in the calling process; default one per core"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:INDEX or mps; workers are spread over all GPUs of cuda")
     start_method: Literal["auto", "fork", "spawn"] = Field(
         "auto", description="how workers are started; auto: fork on the CPU, spawn on GPUs"
@@ -44,6 +46,12 @@ class EngineConfig(Section):
     )
     state_memory_gib: float = Field(2.0, gt=0, description="GiB of client states kept in memory; the rest goes to disk")
 
+    @property
+    def num_workers(self) -> int:
+        """Worker processes that have something to do: on the embedded engine no more than there are shards."""
+        wanted = num_cores() if self.workers is None else self.workers
+        return min(NUM_SHARDS, wanted) if self.kind == "embedded" else wanted
+
 
 class EmbeddedEngine:
     """Engine that runs clients in worker processes, or in the caller where ``workers`` is 0.
@@ -56,7 +64,7 @@ class EmbeddedEngine:
     def __init__(self, setup: WorkerSetup, config: EngineConfig) -> None:
         self._setup = setup
         self._devices = resolve_devices(config.device)
-        self.num_workers = num_cores() if config.workers is None else config.workers
+        self.num_workers = config.num_workers
         self._start = config.start_method
         self._timeout = config.client_timeout
         self._runner: ShardRunner | None = None

@@ -36,6 +36,8 @@ OPENED = 32
 CANDIDATES = 4
 """Candidates per neighbour that are compared by their whole features, where they were projected."""
 BLOCK = 1024
+ENTRIES = 2**23
+"""Numbers of candidates that are compared at a time: 32 MB."""
 CHECKED = 200
 """Rows that are searched exactly too, to state the recall."""
 
@@ -145,9 +147,10 @@ class Index:
         return np.ascontiguousarray(directions.numpy())
 
     def _cosines(self, queries: Tensor, rows: Tensor) -> Tensor:
+        size = max(1, ENTRIES // (rows.shape[1] * queries.shape[1]))
         parts = [
             (_directions(self.features[some.clamp_min(0)]) * _directions(query)[:, None]).sum(dim=2)
-            for query, some in zip(queries.split(64), rows.split(64), strict=True)
+            for query, some in zip(queries.split(size), rows.split(size), strict=True)
         ]
         return torch.cat(parts)
 

@@ -111,7 +111,7 @@ def fitting_cap(samples: Tensor, most: int, least: int = 1) -> int:
         most: how many samples of 32 pixels and three channels.
         least: of any size.
     """
-    return min(most, max(least, most * COMMON_VALUES // max(1, samples[0].numel())))
+    return min(most, max(least, most * COMMON_VALUES // max(1, samples.shape[1:].numel())))
 
 
 def view_outputs(

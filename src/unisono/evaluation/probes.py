@@ -275,7 +275,7 @@ def _client_rows(
     """
     clients = [torch.arange(len(data.train_samples))] if client_indices is None else client_indices
     per_client, total = config.max_client_samples, config.max_train_samples
-    if total and len(data.train_samples):
+    if total:
         total = fitting_cap(data.train_samples, total)
         if total < config.max_train_samples:
             per_client = min(per_client, max(FEWEST_OF_A_CLIENT, total // max(1, len(clients))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
-_lending = [False]
+_lending = ContextVar("lending", default=False)
 
 
 def build_seeded(build: Callable[[], M], generator_seed: int) -> M:
@@ -40,16 +41,16 @@ def get_state(module: nn.Module) -> dict[str, Tensor]:
 @contextmanager
 def lending(allowed: bool) -> Iterator[None]:
     """Let ``lent_state`` return the networks' own tensors inside the block, as who reads them does so at once."""
-    before, _lending[0] = _lending[0], allowed
+    token = _lending.set(allowed)
     try:
         yield
     finally:
-        _lending[0] = before
+        _lending.reset(token)
 
 
 def lent_state(module: nn.Module) -> dict[str, Tensor]:
     """Return the state as ``get_state`` does, but without a copy inside ``lending`` where none is needed."""
-    if not _lending[0]:
+    if not _lending.get():
         return get_state(module)
     return {name: tensor.cpu().contiguous() for name, tensor in state_view(module).items()}
 

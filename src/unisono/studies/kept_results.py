@@ -119,8 +119,14 @@ def _merge_cell(kept: CellNumbers, new: CellNumbers, replace: bool, name: str, n
             counts = "The new one counts." if replace else "The kept one counts; --replace takes the new one."
             notes.append(f"{name}: seed {seed} was run twice, with {' '.join(names) or field} {values}. {counts}")
     first, second = (fresh, old) if replace else (old, fresh)
-    both = {seed: {**second.get(seed, {}), **first.get(seed, {})} for seed in old.keys() | fresh.keys()}
+    both = {seed: _joined(first.get(seed, {}), second.get(seed, {})) for seed in old.keys() | fresh.keys()}
     return _from_seeds(new, dict(sorted(both.items())))
+
+
+def _joined(first: Record, second: Record) -> Record:
+    """Return the numbers of both; the first counts, also in whether a metric was ever reached."""
+    added = {key: value for key, value in second.items() if key[0] != "unreached" or ("values", *key[1:]) not in first}
+    return {**added, **first}
 
 
 def _differs(key: tuple[str, ...], one: Record, other: Record) -> bool:

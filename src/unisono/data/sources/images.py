@@ -69,20 +69,6 @@ def list_images(paths: Iterable[Path | str]) -> list[Path]:
     return found
 
 
-def load_images(paths: Sequence[Path | str], input_shape: Sequence[int], squeeze: bool = False) -> Tensor:
-    """Return the images as ``read_images`` does, centre-cropped and resized where need be.
-
-    Args:
-        paths: image files and folders of them, in the order of ``list_images``.
-        input_shape: (channels, height, width) of the result.
-        squeeze: resize without the crop.
-    """
-    if len(input_shape) != 3:
-        raise UserError(f"Images need an input shape of channels, height and width, got {tuple(input_shape)}.")
-    channels, height, width = input_shape
-    return read_images(list_images(paths), channels, (height, width), squeeze)
-
-
 def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False) -> Tensor:
     """Return the files as one tensor; raise one error about all that cannot be read.
 

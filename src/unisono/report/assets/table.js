@@ -4,6 +4,10 @@ function renderTable(block, key) {
   const order = choice(`${key}.order`, { column: null, down: false });
   const figure = framed(block);
   const numeric = block.heads.map((_, column) => block.rows.length > 0 && block.rows.every((row) => typeof row[column] !== "string"));
+  // In a column with fractions whole numbers have as many digits as the others: 79.0 below 85.5.
+  const fractions = block.heads.map((_, column) => numeric[column] && block.rows.some((row) => !Number.isInteger(row[column] ?? 0)));
+  const shown = (cell, column) => (fractions[column] && Math.abs(cell) >= 1 && Math.abs(cell) < 10 ** block.digits
+    ? cell.toPrecision(block.digits) : number(cell, block.digits));
   const heads = block.heads.map((head, column) => el("th", { class: numeric[column] ? "number" : "", scope: "col" }, el("button", {
     type: "button",
     onclick: () => {
@@ -30,7 +34,7 @@ function renderTable(block, key) {
       else head.removeAttribute("aria-sort");
     });
     body.replaceChildren(...rows.map((row) => el("tr", {}, row.map((cell, column) =>
-      el("td", { class: numeric[column] ? "number" : "" }, typeof cell === "string" ? cell : number(cell, block.digits))))));
+      el("td", { class: numeric[column] ? "number" : "" }, typeof cell === "string" ? cell : shown(cell, column))))));
   }
 
   sort();
