@@ -32,6 +32,8 @@ from unisono.federation.loop import PhaseResult
 SLACK = 1 << 20
 HELD_SHARDS = 2
 """Shards a worker holds at most: one under way, and the next one in advance."""
+PIPE = 100_000
+"""Bytes of a message that a pipe holds before anybody reads it."""
 QUIET_LIMIT = 60.0
 """Seconds without any processor time after which a worker with a shard is stuck (a fork may inherit a lock) and replaced."""
 MAX_DEATHS = 3
@@ -229,13 +231,12 @@ class WorkerPool:
     def _hand_out(self, waiting: list[ShardTask], layout: Layout) -> None:
         """Give every worker a shard, and the next one in advance, so that none waits between two.
 
-        A shard that carries payloads goes to an idle worker only: two ends that both send more than a pipe holds would block
-        each other.
+        A shard that does not fit into a pipe goes to an idle worker only: two ends that both send more than a pipe holds would
+        block each other.
         """
         for depth in range(1, HELD_SHARDS + 1):
             for worker in self._workers:
-                small = bool(waiting) and not waiting[-1].routed and not waiting[-1].locals
-                if waiting and len(worker.tasks) < depth and (small or not worker.tasks):
+                if waiting and len(worker.tasks) < depth and (not worker.tasks or _is_small(waiting[-1], layout)):
                     worker.tasks.append(waiting.pop())
                     with suppress(OSError):  # a dead worker shows at the next look at its connection
                         _send(worker.connection, (worker.tasks[-1], layout))
@@ -296,6 +297,11 @@ def _work(
         _send(connection, ("method error", str(error)))
     except Exception:
         _send(connection, ("error", traceback.format_exc()))
+
+
+def _is_small(task: ShardTask, layout: Layout) -> bool:
+    """Return whether a task and the layout of the broadcast surely fit into a pipe: 9 bytes a client, and 100 a tensor."""
+    return not task.routed and not task.locals and 9 * len(task.clients) + 100 * len(layout.slots) <= PIPE
 
 
 def _processor_seconds(pid: int) -> float:
