@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 from tests.studies.conftest import SMALL
 
 
+@pytest.mark.usefixtures("few_prototype_steps")
 def test_a_study_from_start_to_end(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL)
     planned = unisono("study", "small.toml", "--only", "simclr", "--seeds", "0", "--dry-run")
@@ -61,6 +64,7 @@ def test_failures_in_helpers_are_listed_once(unisono: Command, tmp_path: Path) -
     assert result.out.count("\nfailed: Orchestra") == 2, "one for each setting"
 
 
+@pytest.mark.usefixtures("few_prototype_steps")
 def test_failures_are_listed_and_the_exit_code_tells(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL.replace('"method.projection_dim=16"', '"model.pretrained=nowhere"'))
     result = unisono("study", "small.toml", "--only", "SimCLR", "--only", "Orchestra", "--only", "alpha 10", "--seeds", "0")
@@ -91,6 +95,7 @@ def test_mistakes(unisono: Command, tmp_path: Path) -> None:
     assert "training.learning_rat" in unisono("study", "small.toml", "--set", "training.learning_rat=1").sentence
 
 
+@pytest.mark.usefixtures("few_prototype_steps")
 def test_every_variant_is_tuned_with_the_same_effort(unisono: Command, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL)
     words = ("study", "small.toml", "--tune", "1", "--seeds", "0", "--only", "alpha 10")

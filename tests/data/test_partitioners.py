@@ -140,14 +140,14 @@ def test_dirichlet_prior_at_small_alpha_gives_few_classes():
     assert (counts > 0).sum(dim=1).float().mean() < 2
 
 
-def pachinko(seed, alpha=0.1, fine_alpha=10.0):
-    """Counts of CIFAR-100's labels for 500 clients, shape (500, 20, 5): superclasses, and classes inside them."""
-    labels = balanced_labels(100, 500)
-    config = PartitionConfig(scheme="pachinko", num_clients=500, alpha=alpha, fine_alpha=fine_alpha)
+def pachinko(seed, alpha=0.1, fine_alpha=10.0, num_clients=500):
+    """Counts of labels like CIFAR-100's for clients of 100 samples, shape (clients, 20, 5): superclasses, then classes."""
+    labels = balanced_labels(100, num_clients)
+    config = PartitionConfig(scheme="pachinko", num_clients=num_clients, alpha=alpha, fine_alpha=fine_alpha)
     order = np.random.default_rng(1).permutation(100)  # as in CIFAR-100, the classes of a superclass are not neighbours
     superclasses = tuple((np.argsort(order) // 5).tolist())
     split = make_partition(config, labels, None, len(labels), seed, superclasses=superclasses)
-    return split.class_counts(labels)[:, torch.from_numpy(order)].reshape(500, 20, 5)
+    return split.class_counts(labels)[:, torch.from_numpy(order)].reshape(num_clients, 20, 5)
 
 
 def test_pachinko_deals_every_sample_once_in_equal_parts():
@@ -157,8 +157,8 @@ def test_pachinko_deals_every_sample_once_in_equal_parts():
 
 
 def test_pachinko_by_its_moments():
-    """Dirichlet(a) over C has E[sum q^2] = (1 + a) / (1 + a C); nothing can run out on the first of 500 clients."""
-    first = torch.stack([pachinko(seed, alpha=0.5, fine_alpha=1.0)[0] for seed in range(60)]).double()
+    """Dirichlet(a) over C has E[sum q^2] = (1 + a) / (1 + a C); no class of 100 can run out on the first client of 100."""
+    first = torch.stack([pachinko(seed, alpha=0.5, fine_alpha=1.0, num_clients=100)[0] for seed in range(60)]).double()
     for counts, concentration in ((first.sum(dim=2), 0.5), (first.flatten(0, 1), 1.0)):
         totals = counts.sum(dim=1)
         many, totals = counts[totals > 1], totals[totals > 1]

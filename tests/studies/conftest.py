@@ -58,3 +58,8 @@ def small_file(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick(few_prototype_steps: None) -> None:
+    """Runs of Orchestra take a tenth of a second, as those of SimCLR."""
