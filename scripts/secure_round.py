@@ -22,7 +22,7 @@ ROUNDS = 2
 
 
 def processor_seconds() -> float:
-    """What all processes that this one has started have used, those that have ended included."""
+    """Return the time of all processes that this one has started, those that have ended included."""
     return sum(sum(process.cpu_times()[:4]) for process in psutil.Process().children(recursive=True))
 
 

@@ -32,7 +32,7 @@ from unisono.deploy.init import create_federation
 from unisono.deploy.sealing import is_sealed
 from unisono.deploy.server import public_tree
 from unisono.engines.flower.client_app import make_client_app
-from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
+from unisono.engines.flower.engine import OUTLIER, FlowerEngine, ServerPolicy
 from unisono.engines.flower.messages import Request, payload_of
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
 from unisono.federation.client_store import ClientStateStore
@@ -159,7 +159,7 @@ class Run:
         )
         compression = CompressionConfig() if secure else self.config.compression
         postprocessor = Postprocessor(self.config.privacy, compression, self.method.shares)
-        policy = ServerPolicy(self.method, postprocessor, self.config.aggregation, poll=0.0)
+        policy = ServerPolicy(self.method, postprocessor, self.config.aggregation, poll=0.0, outlier=OUTLIER)
         parts = (clients.grid(), Everyone(number), policy, self.run_spec)
         if secure:
             known = KnownKeys(clients.directories[0].keys)

@@ -15,11 +15,12 @@ import torch
 pytest.importorskip("flwr")
 
 from tests.attacks import attack
-from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run
-from tests.deploy.test_secure_sums import SECURE, TEN, learnt, revealed_lines
+from tests.deploy.test_client import EXCHANGE, GROUP_NORM, SHARING, SIMPLE, Clients, Run
+from tests.deploy.test_secure_sums import ORCHESTRA, SECURE, TEN, learnt, revealed_lines
 from unisono.backends import Backend
 from unisono.core.config import merge
 from unisono.core.errors import UserError
+from unisono.core.payload import Payload
 from unisono.deploy.evaluation import ClientEvaluationCallback
 from unisono.deploy.negotiation import negotiate
 from unisono.federation.aggregate import AggregationConfig
@@ -189,3 +190,51 @@ def test_a_score_that_is_too_large_for_a_number_is_left_out(tmp_path: Path) -> N
     callback.on_round_end(state, record)
     assert any(note.startswith("client 1 did not probe") for note in notes)
     assert record.metrics["probe.align"] > 0, "the others count"
+
+
+ODD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "wider": lambda points: torch.cat([points, points], dim=1),
+    "flat": torch.flatten,
+    "whole numbers": lambda points: points.long(),
+    "many": lambda points: points.repeat(100, 1),
+    "none": lambda points: points[:0, :1],
+}
+
+
+@attack("B1", "Sends centroids of another form than all others, or very many of them", "it alone is left out")
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("secure", [False, True])
+def test_centroids_of_another_form_cost_their_client_alone(tmp_path: Path, kind: str, secure: bool) -> None:
+    clients = Clients(tmp_path, 4)
+    honest = clients.handlers[0].answer
+
+    def odd(request: Any) -> Any:
+        answer = honest(request)
+        groups = {name: dict(group) for name, group in answer.update.payload.groups.items()}
+        if "local_centroids" in groups:
+            groups["local_centroids"] = {name: ODD[kind](points) for name, points in groups["local_centroids"].items()}
+        return replace(answer, update=replace(answer.update, payload=Payload(groups)))
+
+    clients.handlers[0].answer = odd  # type: ignore[method-assign]
+    settings = {"federation": {"rounds": 1, "quorum": 0.5}, **(SECURE if secure else {})}
+    state, record = learnt(Run(clients, merge(ORCHESTRA, settings), secure=secure))
+    assert {failure.client_id for failure in record.failures} == {0}
+    assert all("has shape" in failure.reason or "has type" in failure.reason for failure in record.failures)
+    assert state["centroids/centroids"].shape[0] == 3
+
+
+@attack("B8", "Sends samples to a neighbour under a name of thousands of digits, or without rows", "it alone is left out")
+@pytest.mark.parametrize("name", [">" + "9" * 5000 + ".points", ">1.points"])
+def test_odd_mail_costs_its_sender_alone(tmp_path: Path, name: str) -> None:
+    clients = Clients(tmp_path, **SHARING)
+    honest = clients.handlers[0].answer
+
+    def odd(request: Any) -> Any:
+        answer = honest(request)
+        mail = {group: {name: torch.tensor(1.0)} for group in answer.update.payload.groups if group in ("offers", "reserve")}
+        return replace(answer, update=replace(answer.update, payload=answer.update.payload.with_groups(**mail)))
+
+    clients.handlers[0].answer = odd  # type: ignore[method-assign]
+    run = Run(clients, merge(EXCHANGE, {"federation": {"quorum": 0.3}}))
+    run.go()
+    assert {failure.client_id for failure in run.failures} == {0}

@@ -75,6 +75,13 @@ def test_sums_of_clusters_leave_masked_or_not_at_all(tmp_path: Path) -> None:
     assert sum("masked" in content for content in clients.seen) == NUM_CLIENTS
 
 
+def test_kmeans_runs_where_owners_tell_no_loss(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, allow={"metrics": []})
+    state = Run(clients, merge(KMEANS, SECURE), secure=True).go()
+    assert "variance" not in state.server.scalars
+    assert float(state.server.scalars["moved"]) >= 0
+
+
 @attack("A3", "Reads the totals of k-means in a secure sum", "they are masked")
 def test_masked_kmeans_has_the_centroids_of_plain_kmeans(tmp_path: Path) -> None:
     from tests.deploy.test_client import as_run_info

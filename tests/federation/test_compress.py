@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unisono.core.payload import Payload
+from tests.attacks import attack
+from unisono.core.payload import Payload, Reduce, Reveals, Share, Update
 from unisono.core.wire import from_bytes, to_bytes
 from unisono.federation.compress import LEVELS, compress, decompress, largest_entries, quantize
+from unisono.federation.postprocess import CompressionConfig, Postprocessor, PrivacyConfig
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -108,3 +110,19 @@ def test_the_same_generator_gives_the_same_code() -> None:
     first, second, other = (compress(tensors, None, 8, rng(seed))["w#levels"] for seed in (1, 1, 2))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
+
+
+@attack("B8", "Sends a compressed update of a few bytes that stands for gigabytes", "refused before memory is taken")
+@pytest.mark.parametrize("compression", [CompressionConfig(top_k=0.1), CompressionConfig(bits=8)], ids=["top_k", "bits"])
+@pytest.mark.parametrize("group", ["net", "totals"])
+def test_a_code_stands_for_no_more_than_it_can_hold(compression: CompressionConfig, group: str) -> None:
+    """The group ``totals`` is not among what the client received, so that nobody knows its shape."""
+    share = Share(Reduce.MEAN, Reveals.PARAMETERS)
+    post = Postprocessor(PrivacyConfig(), compression, {"net": share, "totals": share})
+    received = Payload({"net": {"x": torch.zeros(40)}})
+    honest = compress({f"{group}/x": torch.arange(40.0)}, compression.top_k, compression.bits, rng())
+    assert post.decode(Update(0, 1.0, Payload.unflatten(honest), {}), received).payload.groups[group]["x"].shape == (40,)
+    bomb = {"indices": torch.zeros(1, dtype=torch.int32), "shape": torch.tensor([2**15, 2**16]), "values": torch.ones(1)}
+    lie = Payload.unflatten({f"{group}/x#{part}": tensor for part, tensor in bomb.items()})
+    with pytest.raises(ValueError, match=r"stands for a tensor of shape \[32768, 65536\]"):
+        post.decode(Update(0, 1.0, lie, {}), received)

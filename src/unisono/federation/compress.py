@@ -32,10 +32,22 @@ def compress(
     return coded
 
 
-def decompress(coded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that a code stands for, in order."""
+def decompress(
+    coded: Mapping[str, Tensor], kept: float | None = None, like: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Return the tensors that a code stands for, in order; raise a ValueError, and take no memory, if they are larger.
+
+    Args:
+        coded: what ``compress`` returned, or what somebody says it did.
+        kept: share of the entries that every code holds; None believes the code.
+        like: tensors of the shapes that are known.
+    """
     names = dict.fromkeys(key.rpartition("#")[0] for key in coded)
-    return {name: _decode({key.rpartition("#")[2]: coded[key] for key in _parts(coded, name)}) for name in names}
+    known = like or {}
+    return {
+        name: _decode({key.rpartition("#")[2]: coded[key] for key in _parts(coded, name)}, kept, known.get(name))
+        for name in names
+    }
 
 
 def largest_entries(tensor: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -58,9 +70,13 @@ def _parts(coded: Mapping[str, Tensor], name: str) -> list[str]:
     return [key for part in ("indices", "shape", "values", "levels", "step") if (key := f"{name}#{part}") in coded]
 
 
-def _decode(parts: Mapping[str, Tensor]) -> Tensor:
+def _decode(parts: Mapping[str, Tensor], kept: float | None, like: Tensor | None) -> Tensor:
     values = parts["values"] if "values" in parts else parts["levels"].float() * parts["step"].reshape(())
     if "indices" not in parts:
         return values
     shape = parts["shape"].tolist()
+    if like is not None and shape != list(like.shape):
+        raise ValueError(f"a code stands for a tensor of shape {shape}, expected {list(like.shape)}")
+    if kept is not None and math.prod(shape) > len(values) / kept + 1:
+        raise ValueError(f"a code of {len(values)} entries stands for a tensor of shape {shape}")
     return torch.zeros(math.prod(shape), dtype=values.dtype).index_copy_(0, parts["indices"].long(), values).reshape(shape)

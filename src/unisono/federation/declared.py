@@ -17,6 +17,8 @@ from unisono.core.method import Method
 from unisono.core.payload import Form, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.core.wire import lay_out
 
+MOST_NAME = 256
+"""Characters in the name of a tensor."""
 LARGEST = 1e18
 """Largest number in an update; the square of a larger one, or its product with a weight, may overflow 32 bits."""
 SMALL = 1 << 16
@@ -68,6 +70,10 @@ def check_update(update: Update, shares: Mapping[str, Share], received: Payload)
     for group, tensors in update.payload.groups.items():
         if group not in shares:
             raise ValueError(f"group {group!r} is not among those declared for this phase ({', '.join(shares) or 'none'})")
+        if any(len(name) > MOST_NAME for name in tensors):
+            raise ValueError(f"group {group!r} has a tensor whose name has more than {MOST_NAME} characters")
+        if shares[group].reveals is Reveals.DATA and any(tensor.dim() == 0 for tensor in tensors.values()):
+            raise ValueError(f"group {group!r} holds samples, and has a tensor without rows")
         if shares[group].reduce is Reduce.ROWS:
             _check_shapes(group, tensors, own_rows(group, received, update.client_id))
         elif shares[group].reduce is Reduce.MEAN and group in received.groups:

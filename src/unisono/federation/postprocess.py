@@ -105,8 +105,10 @@ class Postprocessor:
         if not self.active:
             return update
         wire = {name: tensor for name, tensor in update.payload.tensors() if self._is_reduced(name)}
-        deltas = clip(decompress(wire) if self.compression.active else wire, self.privacy.clip_norm)
         reference = self.reference(received, update.client_id)
+        if self.compression.active:
+            wire = decompress(wire, self.compression.top_k or 1.0, reference)
+        deltas = clip(wire, self.privacy.clip_norm)
         values = {name: reference[name] + delta if name in reference else delta for name, delta in deltas.items()}
         return replace(update, payload=self._join(update.payload, values))
 

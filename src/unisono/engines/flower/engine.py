@@ -55,7 +55,7 @@ class ServerPolicy:
         timeout: seconds until a client counts as failed; None waits for ever. A client that was faster lately gets less.
         max_message_mib: largest answer that is read, in MiB.
         poll: seconds between two looks for answers.
-        outlier: largest weight of a client as a multiple of the median; None in a simulation, whose clients tell the truth.
+        outlier: largest weight of a client as a multiple of the median; None in a simulation, whose clients do not lie.
         max_local: bytes of a local state that are read; None where states travel with the answers, as in a simulation.
     """
 
