@@ -6,7 +6,9 @@ import os
 import signal
 import time
 from functools import partial
+from multiprocessing.context import BaseContext
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET, socket
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 
 from unisono.core.payload import Payload
 from unisono.core.wire import read
+from unisono.engines import worker_pool
 from unisono.engines.blocks import SumsBlock, new_block
 from unisono.federation.aggregate import Accumulator, assign_shards
 from unisono.methods.local_training import LocalTraining
@@ -101,6 +104,25 @@ def test_sums_wait_while_the_next_shard_fails(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(LocalTraining, "client_step", faulty)
     assert same_bits(make(workers=2).run(until=1), make().run(until=1))
+
+
+def test_tasks_that_fill_a_pipe_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many clients or many tensors make a long task; here pipes are short instead, and a worker's answer fills them too."""
+    make_pipe = BaseContext.Pipe
+
+    def short_pipe(self: Any, duplex: bool = True) -> Any:
+        ends = make_pipe(self, duplex)
+        for end in ends:
+            with socket(fileno=os.dup(end.fileno())) as own:
+                own.setsockopt(SOL_SOCKET, SO_SNDBUF, 2048)
+        return ends
+
+    over = {"model": {"backbone": "resnet50"}, **TWELVE}
+    make = partial(TinyFederation, "byol", over=over, clients=many_clients())
+    expected = make().run(until=1)
+    monkeypatch.setattr(BaseContext, "Pipe", short_pipe)
+    monkeypatch.setattr(worker_pool, "PIPE", 2048)
+    assert same_bits(make(workers=2).run(until=1), expected)
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import pickle
 import signal
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,7 @@ from unisono.core.errors import ClientError, MethodError
 from unisono.core.payload import Payload
 from unisono.core.registry import UserFiles
 from unisono.core.wire import Layout, lay_out, read, write
-from unisono.engines.blocks import SumsBlock, new_block
+from unisono.engines.blocks import SumsBlock, Tasks, new_block, receive, send
 from unisono.engines.memory import give_back_memory
 from unisono.engines.shards import ShardRunner, ShardTask, WorkerSetup
 from unisono.federation.client_turn import ClientStats
@@ -32,6 +30,8 @@ from unisono.federation.loop import PhaseResult
 SLACK = 1 << 20
 HELD_SHARDS = 2
 """Shards a worker holds at most: one under way, and the next one in advance."""
+PIPE = 100_000
+"""Bytes of a message that a pipe holds before anybody reads it."""
 QUIET_LIMIT = 60.0
 """Seconds without any processor time after which a worker with a shard is stuck (a fork may inherit a lock) and replaced."""
 MAX_DEATHS = 3
@@ -129,7 +129,7 @@ class WorkerPool:
             for index in ready:
                 worker = self._workers[index]
                 try:
-                    kind, content = _receive(worker.connection)
+                    kind, content = receive(worker.connection)
                 except (EOFError, OSError):
                     waiting += self._replace_dead(index, deaths, lost, "its worker process died (killed, or out of memory?)")
                     continue
@@ -140,7 +140,7 @@ class WorkerPool:
                 elif kind == "room":
                     worker.free_block()
                     with suppress(OSError):
-                        _send(worker.connection, None)
+                        send(worker.connection, None)
                 elif kind == "method error":
                     raise MethodError(content)
                 elif kind == "error":
@@ -229,16 +229,15 @@ class WorkerPool:
     def _hand_out(self, waiting: list[ShardTask], layout: Layout) -> None:
         """Give every worker a shard, and the next one in advance, so that none waits between two.
 
-        A shard that carries payloads goes to an idle worker only: two ends that both send more than a pipe holds would block
-        each other.
+        A shard that does not fit into a pipe goes to an idle worker only: two ends that both send more than a pipe holds would
+        block each other.
         """
         for depth in range(1, HELD_SHARDS + 1):
             for worker in self._workers:
-                small = bool(waiting) and not waiting[-1].routed and not waiting[-1].locals
-                if waiting and len(worker.tasks) < depth and (small or not worker.tasks):
+                if waiting and len(worker.tasks) < depth and (not worker.tasks or _is_small(waiting[-1], layout)):
                     worker.tasks.append(waiting.pop())
                     with suppress(OSError):  # a dead worker shows at the next look at its connection
-                        _send(worker.connection, (worker.tasks[-1], layout))
+                        send(worker.connection, (worker.tasks[-1], layout))
 
     def _start(self, index: int, block: Tensor) -> _Worker:
         context: Any = multiprocessing.get_context(self._start_method)
@@ -279,23 +278,28 @@ def _work(
     torch.set_num_threads(1)
     try:
         runner = ShardRunner(setup, device)
-        tasks = _Tasks(connection, SumsBlock(block))
+        tasks = Tasks(connection, SumsBlock(block))
         while True:
             task, layout = tasks.next()
             result = runner.run(
                 task,
                 read(layout, broadcast),
-                on_client_start=lambda client_id: _send(connection, ("start", client_id)),
-                on_client_end=lambda stats: _send(connection, ("report", stats)),
+                on_client_start=lambda client_id: send(connection, ("start", client_id)),
+                on_client_end=lambda stats: send(connection, ("report", stats)),
                 room=tasks.room,
             )
-            _send(connection, ("done", (result, tasks.moved(result))))
+            send(connection, ("done", (result, tasks.moved(result))))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except MethodError as error:
-        _send(connection, ("method error", str(error)))
+        send(connection, ("method error", str(error)))
     except Exception:
-        _send(connection, ("error", traceback.format_exc()))
+        send(connection, ("error", traceback.format_exc()))
+
+
+def _is_small(task: ShardTask, layout: Layout) -> bool:
+    """Return whether a task and the layout of the broadcast surely fit into a pipe: 9 bytes a client, and 100 a tensor."""
+    return not task.routed and not task.locals and 9 * len(task.clients) + 100 * len(layout.slots) <= PIPE
 
 
 def _processor_seconds(pid: int) -> float:
@@ -305,44 +309,3 @@ def _processor_seconds(pid: int) -> float:
     except psutil.Error:
         return 0.0
     return float(times.user + times.system)
-
-
-class _Tasks:
-    """The worker's end of the pipe: shards to run, and leave to use the block of sums again."""
-
-    def __init__(self, connection: Connection, sums: SumsBlock) -> None:
-        self._connection = connection
-        self._sums = sums
-        self._waiting: deque[Any] = deque()
-        self._is_free = True
-
-    def next(self) -> Any:
-        """Return the next shard and the layout of the broadcast."""
-        return self._waiting.popleft() if self._waiting else _receive(self._connection)
-
-    def room(self, tensor: Tensor) -> Tensor:
-        """Return room for a sum, when the sums of the last shard have been read or copied."""
-        if not self._is_free:
-            _send(self._connection, ("room", None))
-            while (message := _receive(self._connection)) is not None:
-                self._waiting.append(message)
-            self._sums.clear()
-            self._is_free = True
-        return self._sums.room(tensor)
-
-    def moved(self, result: PhaseResult) -> Layout | None:
-        """Take the sums that lie in shared memory out of a result; None, and they stay in it, where they do not."""
-        layout = self._sums.layout(Payload(result.accumulator.sums))
-        self._is_free = False
-        if layout is None or layout.num_bytes == 0:
-            return None
-        result.accumulator.sums = {}
-        return layout
-
-
-def _send(connection: Connection, message: object) -> None:
-    connection.send_bytes(pickle.dumps(message, protocol=5))
-
-
-def _receive(connection: Connection) -> Any:
-    return pickle.loads(connection.recv_bytes())
