@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.cli.conftest import Command, hear_ctrl_c
 from unisono.cli.watch_view import LEVELS, seconds_left, sparkline
+from unisono.runs.manifest import Manifest
 
 
 def test_a_finished_run_in_a_terminal(unisono: Command, demo: Path) -> None:
@@ -38,7 +39,9 @@ def test_an_interrupted_run_says_how_to_go_on(unisono: Command, demo: Path) -> N
 
 
 def test_before_the_first_round(unisono: Command, demo: Path) -> None:
-    for file in demo.glob("*.jsonl"):
+    logs = list(demo.glob("*.jsonl"))
+    Manifest(demo).record((), forget=[file.name for file in logs])
+    for file in logs:
         file.unlink()
     assert "rounds 0/2" in unisono("watch", demo, "--terminal").out
 
