@@ -28,8 +28,12 @@ machines differ; ratios hold better.
 REMARKS = {
     "resnet": "Memory: each of the two workers holds its networks (45 MB), their sum in shared memory (45 MB) and what the "
     "convolutions need meanwhile (about 75 MB); the parent holds the state, the sums and the broadcast (45 MB each).",
-    "steps": "These are seconds of processor time, measured while other programs ran on the machine.",
-    "views": "These rates are of processor time, measured while other programs ran on the machine.",
+    "engine": "With cohorts of 10 to 80 clients the engine took 12 ms a round and 0.6 ms a client (both workers together) more "
+    "than the bare processes: it samples a cohort, hands over the model, adds up updates, and gives every client fresh weights "
+    "and an optimiser. The small CNN trains a client in 6 ms, so this shows; the ResNet takes twenty times as long.",
+    "precision": "fp32 has the faster memory format here too, and views, norms and the optimiser stay in fp32. Against fp32 in "
+    "torch's default format, single steps on this machine gain 1.45 to 2.2 with BatchNorm (1.15 with ImageNet's stem), and 1.1 "
+    "to 1.6 with GroupNorm.",
 }
 """Causes where something that is wanted was missed, and circumstances, by part."""
 
