@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -176,25 +177,32 @@ def test_an_exchanged_request_or_welcome_is_refused(operator: Operator) -> None:
     assert not (operator.site / "client.toml").exists()
 
 
+def killed_after(last: int) -> Callable[[Path, bytes], None]:
+    """Return a ``write_atomically`` that is interrupted after so many files."""
+    real, written = files.write_atomically, 0
+
+    def write(path: Path, content: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written > last:
+            raise KeyboardInterrupt
+        real(path, content)
+
+    return write
+
+
 @pytest.mark.parametrize("last", range(6))
 def test_a_command_that_is_interrupted_at_any_file_is_repeated(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     mark = join(operator.site, "a hospital")
-    real, writes = joining.write_atomically, [0]
-
-    def fail(path: Path, content: bytes) -> None:
-        writes[0] += 1
-        if writes[0] > last:
-            raise KeyboardInterrupt
-        real(path, content)
 
     def both() -> None:
         _, welcome = add(operator.server, operator.authority, operator.site / "request.json", mark, None)
         accept(operator.site, welcome, operator.told)
 
     with monkeypatch.context() as patch:
-        patch.setattr(joining, "write_atomically", fail)
+        patch.setattr(joining, "write_atomically", killed_after(last))
         with pytest.raises(KeyboardInterrupt):
             both()
     number, welcome = add(operator.server, operator.authority, operator.site / "request.json", mark, None)
@@ -212,17 +220,10 @@ def test_a_client_that_is_killed_while_it_takes_the_last_authority_takes_it_agai
     new = begin_change(operator.server, operator.authority, path)
     assert take_members(client, operator.list)
     finish_change(operator.server, new)
-    real, writes = members.write_atomically, [0]
-
-    def fail(file: Path, content: bytes) -> None:
-        writes[0] += 1
-        if writes[0] > last:
-            raise KeyboardInterrupt
-        real(file, content)
-
+    write = killed_after(last)
     with monkeypatch.context() as patch:
         for module in (members, files):
-            patch.setattr(module, "write_atomically", fail)
+            patch.setattr(module, "write_atomically", write)
         with contextlib.suppress(KeyboardInterrupt):
             take_members(client, operator.list)
     take_members(client, operator.list)

@@ -37,7 +37,7 @@ def compare(
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", help="Ask whether groups are equal: larger differences count only."),
+        typer.Option(metavar="POINTS", help="Ask whether groups are equal: differences up to so many points count as none."),
     ] = None,
     format: Annotated[Format, typer.Option(help="Default terminal.", show_default=False)] = Format.terminal,
     html: Annotated[Path | None, typer.Option(help="Also write a report with all curves to this .html file.")] = None,
