@@ -1,6 +1,7 @@
 """The manifest notices what changed in a run directory, and gives no false alarm after a kill."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,26 @@ def test_files_as_recorded_are_good_and_others_are_not(tmp_path: Path) -> None:
     assert manifest.problem("a.json") == "cannot be read (No such file or directory)"
     manifest.record((), forget=["a.json"])
     assert manifest.names() == []
+
+
+def test_a_file_that_is_saved_while_it_is_looked_at_is_good(tmp_path: Path) -> None:
+    """Another process announces and writes a new version between the reading of the manifest and that of the file."""
+    other, path = Manifest(tmp_path), tmp_path / "a.json"
+    path.write_bytes(b"{}")
+    other.record(["a.json"])
+    contents = [b"[1]", b"[2]"]
+
+    class Slow(Manifest):
+        def _read(self) -> dict[str, Any]:
+            values = super()._read()
+            while contents:
+                other.expect("a.json", contents[0])
+                path.write_bytes(contents.pop(0))
+            return values
+
+    assert Slow(tmp_path).problem("a.json") is None
+    flip(path)
+    assert Slow(tmp_path).problem("a.json") is not None
 
 
 def test_logs_may_grow_but_not_change_or_shrink(tmp_path: Path) -> None:

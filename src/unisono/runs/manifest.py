@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,21 +92,12 @@ class Manifest:
             content: its bytes, where they were read already.
         """
         versions = self._read()["files"].get(name)
-        if versions is None:
+        found = self._compare(name, versions, content)
+        if found is None:
             return None
-        if content is None:
-            try:
-                content = (self._directory / name).read_bytes()
-            except OSError as error:
-                return f"cannot be read ({error.strerror})"
-        if name.endswith(LOG):
-            size = versions[-1][0]
-            if len(content) < size:
-                return f"has {len(content)} bytes, and had {size}"
-            content = content[:size]
-        if _version(content) in versions:
-            return None
-        return "is not as it was written (its checksum is wrong)"
+        # Another process may have saved the file between our two readings: then the manifest has changed, and both are read again.
+        now = self._read()["files"].get(name)
+        return found if now == versions else self._compare(name, now, None)
 
     def check(self, name: str, content: bytes) -> None:
         """Raise a DamagedFileError if the content of a file is not what was recorded."""
@@ -122,6 +113,23 @@ class Manifest:
     def save_data(self, fingerprint: str) -> None:
         """Keep the fingerprint of the run's data."""
         self._write({**self._read(), "data": fingerprint})
+
+    def _compare(self, name: str, versions: Sequence[list[int]] | None, content: bytes | None) -> str | None:
+        if versions is None:
+            return None
+        if content is None:
+            try:
+                content = (self._directory / name).read_bytes()
+            except OSError as error:
+                return f"cannot be read ({error.strerror})"
+        if name.endswith(LOG):
+            size = versions[-1][0]
+            if len(content) < size:
+                return f"has {len(content)} bytes, and had {size}"
+            content = content[:size]
+        if _version(content) in versions:
+            return None
+        return "is not as it was written (its checksum is wrong)"
 
     def _read(self) -> dict[str, Any]:
         if not self.exists:
