@@ -95,7 +95,7 @@ class Manifest:
         found = self._compare(name, versions, content)
         if found is None:
             return None
-        # Another process may have saved the file between our two readings: then the manifest has changed, and both are read again.
+        # If another process saved the file between our two readings, the manifest has changed: read both again.
         now = self._read()["files"].get(name)
         return found if now == versions else self._compare(name, now, None)
 
