@@ -2,7 +2,7 @@
 
 python scripts/claims.py collect runs    # adds the numbers of every study below runs/ to those in docs/results/
 python scripts/claims.py page            # writes docs/claims.md, and tables and figures into the other pages about results
-python scripts/claims.py check           # names kept results whose study has other options now
+python scripts/claims.py check           # names kept results whose study has other options, or whose method has other defaults now
 python scripts/claims.py plan            # prints the runs that claims still lack, those that decide most first
 """
 
@@ -17,6 +17,7 @@ from unisono.core.errors import UserError
 from unisono.studies.claims import WHOLE, cells_of_claim, read_papers
 from unisono.studies.claims_page import PRIORITIES, claims_page
 from unisono.studies.findings import fill_page
+from unisono.studies.kept_defaults import add_defaults, changed_defaults
 from unisono.studies.kept_results import keep, read_kept, stale_cells
 from unisono.studies.numbers import Numbers, read_numbers
 from unisono.studies.study import list_studies, slug
@@ -73,6 +74,7 @@ def collect(directory: Path, results: Path, replace: bool = False) -> int:
             runs = sum(len(cell.seeds) for cell in kept.numbers.cells.values())
             print(f"{kept.path}: {runs} runs in {len(kept.numbers.cells)} cells, {kept.path.stat().st_size:,} bytes")
             print(*(f"  {note}\n" for note in kept.notes), sep="", end="")
+    add_defaults(results, read_kept(results))
     return status
 
 
@@ -113,8 +115,9 @@ def missing_seeds(numbers: Numbers | None, place: tuple[str, str], num_seeds: in
 
 
 def check(results: Path) -> int:
-    """Print what was run with other options than its study has now."""
+    """Print what was run with other options than its study has now, and which defaults have changed since."""
     problems = [problem for numbers in read_kept(results) for problem in stale_cells(numbers).values()]
+    problems += changed_defaults(results)
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -175,7 +175,7 @@ def cell_numbers(runs: Sequence[FinishedRun], metrics: Mapping[str, str], curves
 def config_hash(cell: Cell) -> str:
     """Return a hash of the options of a cell that differ from their defaults, but for the seed and for places on the disk."""
     config = cell.config()
-    usual = _defaults(config.method_name)
+    usual = defaults(config.method_name)
     options = {name: value for name, value in comparable(config.as_tree()).items() if value != usual.get(name)}
     options.pop("run.seed", None)
     options["method.name"] = config.method_name
@@ -190,7 +190,8 @@ def config_hash(cell: Cell) -> str:
 
 
 @cache
-def _defaults(method: str) -> Mapping[str, Any]:
+def defaults(method: str) -> Mapping[str, Any]:
+    """Return the default of every option that may change a number, by its full name."""
     return comparable(resolve({"method": {"name": method}}).as_tree())
 
 
