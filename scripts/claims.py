@@ -2,7 +2,7 @@
 
 python scripts/claims.py collect runs    # adds the numbers of every study below runs/ to those in docs/results/
 python scripts/claims.py page            # writes docs/claims.md, and tables and figures into the other pages about results
-python scripts/claims.py check           # names kept results whose study has other options, or whose method has other defaults now
+python scripts/claims.py check           # names kept results whose study has other options or defaults now
 python scripts/claims.py plan            # prints the runs that claims still lack, those that decide most first
 """
 
