@@ -42,6 +42,20 @@ def test_time_left_counts_from_where_the_work_went_on(
     assert capsys.readouterr().err == "rounds: 20 of 30 (67%), about 20 s left\n"
 
 
+def test_the_same_work_on_other_samples_begins_anew(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training between two probes takes a minute that belongs to neither, whether they embed as many samples or not."""
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    shown = WorkProgress(redrawn=False)
+    for total in (512, 1024, 1024):
+        for done in range(512, total + 1, 512):
+            shown("embedding samples", done, total)
+        clock[0] += 60.0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_bar_is_taken_away(capsys: pytest.CaptureFixture[str]) -> None:
     shown = WorkProgress(redrawn=True, slow=0)
     shown("reading images", 1, 2)

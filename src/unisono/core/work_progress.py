@@ -42,15 +42,15 @@ class WorkProgress:
     def __init__(self, redrawn: bool, slow: float = SLOW) -> None:
         self._redrawn = redrawn
         self._slow = slow
-        self._what, self._first, self._done = "", 0, 0
+        self._what, self._first, self._done, self._total = "", 0, 0, 0
         self._begun = self._shown = time.monotonic()
         self._visible = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what != self._what or done < self._done:
+        if (what, total) != (self._what, self._total) or done < self._done or self._done == self._total:
             self.clear()
-            self._what, self._first, self._begun, self._shown = what, done, now, -math.inf
+            self._what, self._total, self._first, self._begun, self._shown = what, total, done, now, -math.inf
         self._done = done
         if now - self._begun < self._slow or now - self._shown < PAUSE[self._redrawn]:
             return
