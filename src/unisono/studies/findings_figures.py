@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 WIDTH = 7.0
 ROW = 0.62
 """Inches for one claim."""
+LINE = 0.32
+"""Inches for one method."""
 LETTERS = 60
 FLOORS = {PIXELS: ":", UNTRAINED: "--"}
 
@@ -34,7 +36,8 @@ def draw_effects(verdicts: Sequence[Verdict], name: str) -> bytes:
     rows = [verdict for verdict in verdicts if verdict.claim.unit == "points"]
     if not rows:
         return b""
-    figure, axes = _figure(ROW * len(rows) + 0.9)
+    figure = _figure(ROW * len(rows) + 0.9)
+    axes = figure.add_subplot()
     for place, verdict in enumerate(rows):
         difference, effect = verdict.difference, verdict.claim.paper_effect.value
         if difference is None or difference.mean is None or difference.interval is None:
@@ -53,63 +56,72 @@ def draw_effects(verdicts: Sequence[Verdict], name: str) -> bytes:
 
 
 def draw_cells(cells: Sequence[CellNumbers], metric: str, name: str) -> bytes:
-    """Return an SVG: curves over rounds where runs were looked at more than once, otherwise a point per seed.
+    """Return an SVG with a panel per setting: curves over rounds where runs were looked at more than once, else points by seed.
 
     Args:
         cells: with a value of the metric.
         metric: its name.
         name: of the figure.
     """
-    figure, axes = _figure(3.4)
-    learnt = [cell for cell in cells if cell.variant != UNTRAINED]
-    curves = [cell for cell in learnt if len(cell.looks.get(metric, {})) > 1]
-    several = len({cell.setting for cell in learnt}) > 1
+    learnt = [cell for cell in cells if cell.variant not in FLOORS]
+    settings, variants = (list(dict.fromkeys(names)) for names in zip(*((c.setting, c.variant) for c in learnt), strict=True))
+    curves = any(len(cell.looks.get(metric, {})) > 1 for cell in learnt)
+    figure = _figure(3.4 if curves else LINE * len(variants) + 1.1)
+    panels = figure.subplots(1, len(settings), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, setting in zip(panels, settings, strict=True):
+        shown_here = [cell for cell in learnt if cell.setting == setting]
+        for cell in shown_here:
+            row = variants.index(cell.variant)
+            (_draw_curve if curves else _draw_seeds)(axes, cell, metric, row)
+        _add_floors(axes, [cell for cell in cells if cell.setting == setting], metric, curves)
+        axes.set_title(setting if len(settings) > 1 else "", fontsize=9)
+        axes.set_xlabel("rounds" if curves else axis_name(metric))
     if curves:
-        for row, cell in enumerate(curves):
-            looked = {int(round): values for round, values in cell.looks[metric].items()}
-            known = {round: [value for value in values if value is not None] for round, values in sorted(looked.items())}
-            x = [round for round, values in known.items() if values]
-            y = [shown(sum(known[round]) / len(known[round]), metric) for round in x]
-            label = f"{cell.variant}, {cell.setting}" if several else cell.variant
-            axes.plot(x, [value or 0.0 for value in y], color=LIGHT[row % len(LIGHT)], label=label)
-        axes.set_xlabel("rounds")
+        panels[0].set_ylabel(axis_name(metric))
     else:
-        for place, cell in enumerate(learnt):
-            values = [shown(value, metric) or 0.0 for value in cell.by_seed(metric).values()]
-            axes.plot([place] * len(values), values, MARKERS[0], color=LIGHT[0], alpha=0.6)
-            axes.plot([place - 0.2, place + 0.2], [sum(values) / len(values)] * 2, color=LIGHT[0])
-        names = [f"{cell.variant}\n{cell.setting}" if several else cell.variant for cell in learnt]
-        axes.set_xticks(range(len(learnt)), ["\n".join(textwrap.wrap(text, 14)) for text in names], fontsize=7)
-        axes.set_xlim(-0.6, len(learnt) - 0.4)
-    _add_floors(axes, cells, metric)
-    axes.set_ylabel(axis_name(metric))
+        panels[0].set_yticks(range(len(variants)), variants, fontsize=8)
+        panels[0].set_ylim(len(variants) - 0.5, -0.5)
     return _svg(figure, name)
 
 
-def _add_floors(axes: Axes, cells: Sequence[CellNumbers], metric: str) -> None:
-    """Draw the mean of raw pixels and of untrained weights over all cells."""
+def _draw_curve(axes: Axes, cell: CellNumbers, metric: str, row: int) -> None:
+    """Draw the mean over seeds at every look."""
+    looked = {int(round): values for round, values in cell.looks.get(metric, {}).items()}
+    known = {round: [value for value in values if value is not None] for round, values in sorted(looked.items())}
+    x = [round for round, values in known.items() if values]
+    y = [shown(sum(known[round]) / len(known[round]), metric) or 0.0 for round in x]
+    axes.plot(x, y, color=LIGHT[row % len(LIGHT)], label=cell.variant)
+
+
+def _draw_seeds(axes: Axes, cell: CellNumbers, metric: str, row: int) -> None:
+    """Draw a point per seed, and their mean as a short line."""
+    values = [shown(value, metric) or 0.0 for value in cell.by_seed(metric).values()]
+    axes.plot(values, [row] * len(values), MARKERS[0], color=LIGHT[0], alpha=0.6)
+    axes.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=LIGHT[0])
+
+
+def _add_floors(axes: Axes, cells: Sequence[CellNumbers], metric: str, lying: bool) -> None:
+    """Draw the mean of raw pixels and of untrained weights over all cells of a panel, as lines that lie or stand."""
     for floor, style in FLOORS.items():
         rows = [cell.mean(metric) for cell in cells if cell.variant == floor]
         found = rows or [cell.floor(floor, metric) for cell in cells]
         known = [value for value in found if value is not None]
         level = shown(sum(known) / len(known), metric) if known else None
         if level is not None:
-            axes.axhline(level, color="0.45", linestyle=style, linewidth=1, label=floor)
+            (axes.axhline if lying else axes.axvline)(level, color="0.45", linestyle=style, linewidth=1, label=floor)
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
+def _figure(height: float) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.add_subplot()
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def _svg(figure: Figure, name: str) -> bytes:
     """Return the figure as SVG; the same content gives the same bytes."""
     from matplotlib import rc_context
 
-    (axes,) = figure.axes
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    handles = {name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False)
     content = io.BytesIO()
