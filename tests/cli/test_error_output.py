@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from unisono.cli.error_output import stopping
+from unisono.cli.main import app
 from unisono.core.errors import ClientError
 
 
@@ -41,3 +43,9 @@ def test_interruption_tells_how_far_the_run_got(tmp_path: Path, capsys: pytest.C
 def test_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), stopping(tmp_path):
         raise ZeroDivisionError
+
+
+def test_a_misspelt_command_gets_one_suggestion() -> None:
+    for line in (["runn"], ["deploy", "innit"]):
+        said = CliRunner().invoke(app, line)
+        assert (said.exit_code, said.output.count("Did you mean")) == (2, 1), said.output

@@ -15,7 +15,12 @@ from unisono.cli.error_output import Commands
 from unisono.cli.tables import make_console
 
 app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run a real federation over TLS."
+    cls=Commands,
+    suggest_commands=False,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Run a real federation over TLS.",
 )
 Directory = Annotated[Path, typer.Argument(metavar="[DIRECTORY]", hidden=True)]
 

@@ -43,6 +43,7 @@ from unisono.core.work_progress import shown_progress
 app = typer.Typer(
     name="unisono",
     cls=Commands,
+    suggest_commands=False,  # click suggests one too
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
