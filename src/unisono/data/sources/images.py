@@ -222,8 +222,12 @@ def _fitted(image: Tensor, channels: int | None, size: Size | None, squeeze: boo
 
 
 def _walk(folder: Path) -> Iterable[Path]:
+    above = {str(folder): [os.path.realpath(folder)]}
     for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        real = {name: os.path.realpath(os.path.join(place, name)) for name in folders if not name.startswith(".")}
+        # A link to a folder that it lies in would never end.
+        folders[:] = [name for name in real if real[name] not in above[place]]
+        above |= {os.path.join(place, name): [*above[place], real[name]] for name in folders}
         yield from (Path(place, name) for name in files if not name.startswith("."))
 
 
