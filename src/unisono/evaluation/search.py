@@ -134,8 +134,9 @@ def close_pairs(features: Tensor, threshold: float, most: int = MOST_PAIRS, inde
     first = second = torch.empty(0, dtype=torch.int64)
     similarity = torch.empty(0)
     num_found = 0
-    for new_first, new_second, cosines in _all_close(features, threshold) if index is None else index.close(threshold):
-        num_found += len(cosines)
+    parts = _all_close(features, threshold) if index is None else index.close(threshold, most)
+    for new_first, new_second, cosines, number in parts:
+        num_found += number
         first, second = torch.cat((first, new_first)), torch.cat((second, new_second))
         similarity = torch.cat((similarity, cosines))
         order = similarity.argsort(descending=True, stable=True)[:most]
@@ -143,14 +144,14 @@ def close_pairs(features: Tensor, threshold: float, most: int = MOST_PAIRS, inde
     return ClosePairs(first, second, similarity, num_found)
 
 
-def _all_close(features: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _all_close(features: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
     """Yield pairs with at least this cosine, block by block, from the products of all pairs."""
     features = F.normalize(features.float(), dim=1)
     size = max(1, BLOCK_ENTRIES // max(1, len(features)))
     for start in range(0, len(features), size):
         similar = features[start : start + size] @ features[start:].T
         close = (similar >= threshold).triu(diagonal=1).nonzero()
-        yield close[:, 0] + start, close[:, 1] + start, similar[close[:, 0], close[:, 1]]
+        yield close[:, 0] + start, close[:, 1] + start, similar[close[:, 0], close[:, 1]], len(close)
         tell("comparing samples", min(len(features), start + size), len(features))
 
 
