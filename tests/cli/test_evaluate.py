@@ -30,7 +30,7 @@ def test_the_last_state_gives_the_numbers_of_the_run(unisono: Command, demo: Pat
 def test_commands_tell_how_far_they_are(unisono: Command, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkProgress.__init__, "__defaults__", (0.0,))  # seconds of work before anything is shown
     assert "embedding samples: " in unisono("evaluate", demo, "--probe", "knn").err
-    assert "embedding samples: " in unisono("run", *SMALL, "--name", "b").err
+    assert "drawing maps of samples: " in unisono("run", *SMALL, "--name", "b").err
     assert unisono("run", *SMALL, "--name", "a", "--quiet").err == ""
 
 
