@@ -90,26 +90,28 @@ class Index:
         parts = list(self._in_blocks(search, len(queries)))
         return torch.cat([rows for rows, _ in parts]), torch.cat([cosines for _, cosines in parts])
 
-    def close(self, threshold: float, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    def close(self, threshold: float, most: int, asked: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
         """Yield, part by part, pairs with at least this cosine: smaller row, larger row, cosine, and how many there are.
 
         Args:
             threshold: a cosine.
             most: pairs of a part that are kept, the most similar ones; thousands of blank images make millions of pairs.
+            asked: sorted rows that may be the smaller one of a pair.
         """
         radius = 2 * (1 - threshold) + 1e-5
 
         def search(start: int) -> list[tuple[Tensor, Tensor, Tensor, int]]:
-            inputs = self._inputs(self.features[start : start + BLOCK])
+            rows = asked[start : start + BLOCK]
+            inputs = self._inputs(self.features[rows])
             ends = self._parts(inputs)
-            return [part(start + begin, inputs[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+            return [part(rows[begin:end], inputs[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
-        def part(start: int, inputs: Floats) -> tuple[Tensor, Tensor, Tensor, int]:
-            block = self.features[start : start + len(inputs)]
+        def part(rows: Tensor, inputs: Floats) -> tuple[Tensor, Tensor, Tensor, int]:
+            block = self.features[rows]
             limits, _, found = self._cells.range_search(inputs, radius)
             first = torch.arange(len(block)).repeat_interleave(torch.from_numpy(np.diff(limits.astype(np.int64))))
             second = torch.from_numpy(found)
-            later = second > first + start
+            later = second > rows[first]
             first, second = first[later], second[later]
             cosines = torch.cat(
                 [
@@ -119,12 +121,12 @@ class Index:
                 or [torch.empty(0)]
             )
             kept = cosines >= threshold
-            first, second, cosines = first[kept] + start, second[kept], cosines[kept]
+            first, second, cosines = rows[first[kept]], second[kept], cosines[kept]
             order = torch.argsort(first * len(self) + second)
             order = order[cosines[order].argsort(descending=True, stable=True)[:most]]
             return first[order], second[order], cosines[order], len(cosines)
 
-        for parts in self._in_blocks(search, len(self)):
+        for parts in self._in_blocks(search, len(asked)):
             yield from parts
 
     @cached_property
