@@ -124,6 +124,20 @@ def test_a_check_finds_what_is_wrong_with_a_client(made: Path) -> None:
     assert found(empty, "data")[0][0] == "error"
 
 
+def test_a_client_takes_the_threads_that_its_owner_grants(made: Path) -> None:
+    script = (
+        "import sys, torch; from pathlib import Path; from unisono.deploy import client_worker as worker\n"
+        "worker.serve_tasks = lambda *arguments, **options: print(torch.get_num_threads()); worker.main(Path(sys.argv[1]))"
+    )
+    file = made / "client-0" / "client.toml"
+    for number in (1, 3):
+        file.write_text(re.sub(r"(?m)^(# )?threads = .*$", f"threads = {number}", file.read_text()))
+        command = [sys.executable, "-c", script, str(file.parent)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{number}\n"
+
+
 def test_a_check_notices_images_that_use_few_of_their_bits(made: Path) -> None:
     """The owner knows the camera, so the number stands in client.toml."""
     np.savez(made.parent / "x.npz", x=np.full((120, 8, 8), 2048, np.uint16))
