@@ -125,6 +125,7 @@ class Experiment:
         return (
             *self.choices,
             *_unreadable_notes(self.dataset),
+            *self.dataset.remarks,
             *_held_out_notes(self.config, self.dataset),
             *self.partition.notes,
             *_scaling_notes(self.config),

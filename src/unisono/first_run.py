@@ -202,6 +202,8 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "test_fraction": 0.0,
         "on_error": "skip",
     }
+    if found.bits is not None:
+        data["bits"] = found.bits
     recipe: Tree = {
         "format": 1,
         "recipe": {"title": f"First run on the images in {found.root.absolute().name}"},
@@ -227,6 +229,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "data.image_size": f"edge in pixels: {fits}",
         "data.squeeze": "resized without a crop, because many are longer than wide" if squeeze else "cropped to a square first",
         "data.channels": bands,
+        "data.bits": f"no value of 16 bits exceeds {max(found.highest.values(), default=0):,}; 16 would read them nearly black",
         "data.test_fraction": held_out,
         "data.on_error": "images that cannot be read are left out and listed in unreadable.txt of the run",
         "partition.scheme": split,
@@ -235,7 +238,8 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
         "model.backbone": "an 18-layer ResNet" if on_gpu else "a narrow network of stride-2 convolutions that fits a CPU",
         "evaluation.probe_every": "looks at the encoder at the end only; 5 would do so every 5 rounds",
     }
-    return recipe, {option: reason for option, reason in reasons.items() if option.partition(".")[0] in recipe}
+    given = {option: option.partition(".") for option in reasons}
+    return recipe, {option: reasons[option] for option, (table, _, key) in given.items() if key in recipe.get(table, {})}
 
 
 def _why_views(channels: int, wanted: Wanted) -> str:

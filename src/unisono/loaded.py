@@ -148,7 +148,7 @@ class LoadedRun:
 
     def _outputs(self, source: Source | None, embed: Callable[[Tensor], Tensor], on_error: OnError | None) -> Embedded:
         shape, data = self.method.info.input_shape, self.config.data
-        samples = own_data(self.config, shape) if source is None else gather(source, shape, data.squeeze)
+        samples = own_data(self.config, shape) if source is None else gather(source, shape, data.squeeze, data.bits)
         return embed_all(samples, embed, on_error or data.on_error)
 
     def save_model(self) -> None:
@@ -171,7 +171,7 @@ class LoadedRun:
         return NearestMean(Normalized(self.encoder), *found).eval()
 
     def _fitting(self, samples: Tensor | NDArray[Any]) -> Tensor:
-        return as_samples(samples, self.method.info.input_shape)
+        return as_samples(samples, self.method.info.input_shape, self.config.data.bits)
 
 
 def load(path: str | Path, round: int | None = None) -> LoadedRun:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ import torch
 from unisono.core.errors import UserError, left_out
 from unisono.data.sources.deep import TIFF
 from unisono.data.sources.images import list_images, read_readable
+from unisono.data.sources.white import bits_in_use, highest_value
 from unisono.sample_set import SampleSet
 
 BITS = {"1": 1, "I;16": 16, "I;16B": 16, "I;16L": 16, "I": 32, "F": 32}
@@ -54,6 +55,7 @@ class OwnImages:
         problems: files that cannot be read, each with the reason.
         copies: groups of files that are equal byte by byte, as positions.
         apart: whether there are folders train and test.
+        highest: value of the images in words of 16 bits, by site; sites that have none are not among them.
     """
 
     root: Path
@@ -63,6 +65,7 @@ class OwnImages:
     problems: tuple[tuple[Path, str], ...]
     copies: tuple[tuple[int, ...], ...]
     apart: bool
+    highest: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:
@@ -105,6 +108,11 @@ class OwnImages:
         return sum(len({self.folders[row][:1] for row in group}) > 1 for group in self.copies)
 
     @property
+    def bits(self) -> int | None:
+        """Bits that words of 16 use in all images; None where some use all, or there are no such images."""
+        return bits_in_use(max(self.highest.values(), default=0))
+
+    @property
     def remarks(self) -> list[str]:
         """Sentences on what the user should know before a run."""
         found = []
@@ -120,6 +128,13 @@ class OwnImages:
             first, second, *_ = (self.files[row] for row in self.copies[0])
             across = f"; {self.copies_across:,} of {len(self.copies):,} groups span sites" if self.copies_across else ""
             found.append(f"{what}: {second} of {first}{across}")
+        dark = [site for site, highest in self.highest.items() if bits_in_use(highest)]
+        if dark and self.bits is None:
+            highest = max(self.highest[site] for site in dark)
+            found.append(
+                f"images of 16 bits of {', '.join(dark[:3])} do not exceed {highest:,} of 65,535 and are nearly black beside "
+                "those of other sites: save them with values from 0 to 65,535"
+            )
         if self.apart:
             found.append("the images below test/ are held out, and those below train/ are learnt from")
         return found
@@ -158,7 +173,11 @@ def look(folder: Path) -> OwnImages:
     empty = ("",) * len(rows)
     copies = SampleSet(empty, empty, empty, (3, 1, 1), files=tuple(files[row] for row in rows)).equal_rows()
     groups = tuple(tuple(rows[row] for row in group) for group in copies)
-    return OwnImages(folder, tuple(files), tuple(folders), heads, problems, groups, apart)
+    found = OwnImages(folder, tuple(files), tuple(folders), heads, problems, groups, apart)
+    deep = {row for row, head in enumerate(heads) if head is not None and head.bits == 16}
+    values = {site: highest_value([files[row] for row in rows if row in deep]) for site, rows in found.sites.items()}
+    highest = {site: value for site, value in values.items() if value is not None}
+    return replace(found, highest=highest)
 
 
 def read_heads(files: Sequence[Path]) -> tuple[tuple[Head | None, ...], tuple[tuple[Path, str], ...]]:

@@ -43,6 +43,7 @@ class SampleSet:
         keys: the same sample has the same key in every set; "" where that cannot be known.
         input_shape: of one sample of the network.
         squeeze: resize images without the crop.
+        bits: that image files in words of 16 bits use; None: all.
         files: one image each, or None.
         values: all samples, where they are no files.
         problems: samples that are left out because they could not be read, each with the reason.
@@ -53,6 +54,7 @@ class SampleSet:
     keys: tuple[str, ...]
     input_shape: tuple[int, ...]
     squeeze: bool = False
+    bits: int | None = None
     files: tuple[Path, ...] | None = None
     values: Tensor | None = None
     problems: tuple[Problem, ...] = ()
@@ -70,7 +72,7 @@ class SampleSet:
                 continue
             channels, height, width = _image_shape(self.input_shape)
             files = [self.files[row] for row in rows]
-            images, kept, problems = read_readable(files, channels, (height, width), self.squeeze)
+            images, kept, problems = read_readable(files, channels, (height, width), self.squeeze, bits=self.bits)
             yield images, [start + position for position in kept], problems
 
     def select(self, rows: Sequence[int]) -> SampleSet:
@@ -115,17 +117,18 @@ class SampleSet:
         return self.values[row].numpy().tobytes()
 
 
-def gather(source: Source, input_shape: tuple[int, ...], squeeze: bool = False) -> SampleSet:
+def gather(source: Source, input_shape: tuple[int, ...], squeeze: bool = False, bits: int | None = None) -> SampleSet:
     """Return what a caller names.
 
     Args:
         source: an array of samples, or an image, a folder of images or a file of arrays.
         input_shape: of one sample of the network.
         squeeze: resize images without the crop.
+        bits: that images in words of 16 bits use; None: all.
     """
     if isinstance(source, Tensor | np.ndarray):
-        return _of_values(as_samples(source, input_shape), "", input_shape)
-    return _of_path(Path(source), input_shape, squeeze)
+        return _of_values(as_samples(source, input_shape, bits), "", input_shape)
+    return _of_path(Path(source), input_shape, squeeze, bits)
 
 
 def own_data(config: Config, input_shape: tuple[int, ...]) -> SampleSet:
@@ -139,21 +142,21 @@ def own_data(config: Config, input_shape: tuple[int, ...]) -> SampleSet:
         path = Path(config.data.path).expanduser()
         # Names are as short as the user would write them.
         shorter = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        return gather(shorter, input_shape, config.data.squeeze)
+        return gather(shorter, input_shape, config.data.squeeze, config.data.bits)
     data = load_dataset(config.data)
     owners = None if data.owners is None else [data.owner_names[owner] for owner in data.owners.tolist()]
     return _of_values(as_samples(data.samples, input_shape), data.name, input_shape, owners)
 
 
-def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool) -> SampleSet:
+def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool, bits: int | None) -> SampleSet:
     resolved = path.resolve()
     if path.is_file() and (path.suffix == ".npz" or (path.suffix == ".npy" and _holds_samples(path, input_shape))):
         data = read_arrays(path)
         owners = None if data.owners is None else [data.owner_names[owner] for owner in data.owners.tolist()]
-        found = _of_values(as_samples(data.samples, input_shape), str(path), input_shape, owners)
+        found = _of_values(as_samples(data.samples, input_shape, bits), str(path), input_shape, owners)
         return replace(found, keys=tuple(f"{resolved}#{row}" for row in range(len(found))))
     if path.is_file() and path.suffix.lower() == ".parquet":
-        stored = read_parquet(path, input_shape, squeeze)
+        stored = read_parquet(path, input_shape, squeeze, bits)
         names = tuple(f"{path}#{row}" for row in stored.rows)
         keys = tuple(f"{resolved}#{row}" for row in stored.rows)
         folders = stored.owners or ("",) * len(names)
@@ -166,7 +169,7 @@ def _of_path(path: Path, input_shape: tuple[int, ...], squeeze: bool) -> SampleS
     parted = bool(parts) and {part[:1] for part in parts} == {("train",), ("test",)}
     folders = tuple((part[parted:] or ("",))[0] for part in parts)
     keys = tuple(str(file.resolve()) for file in files)
-    return SampleSet(tuple(map(str, files)), folders, keys, input_shape, squeeze, files=tuple(files))
+    return SampleSet(tuple(map(str, files)), folders, keys, input_shape, squeeze, bits, files=tuple(files))
 
 
 def _holds_samples(path: Path, input_shape: tuple[int, ...]) -> bool:

@@ -241,7 +241,7 @@ def find_duplicates(found: Embedded, threshold: float | None) -> Duplicates:
     if len(rows) > 1:
         nearest = nearest_rows(features, features, 1, torch.arange(len(rows)), index)[1][:, 0]
     limit = threshold if threshold is not None else duplicate_threshold(nearest) if len(rows) > 1 else 1.0
-    near = close_pairs(features, limit, index=index)
+    near = close_pairs(features, limit, index=index, nearest=nearest)
     near = ClosePairs(rows[near.first], rows[near.second], near.similarity, near.num_found)
     exact = [(group[0], row) for group in groups for row in group[1:]]
     how = _how(index, len(rows), len(rows))

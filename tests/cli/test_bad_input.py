@@ -27,6 +27,7 @@ from tests.cli.conftest import SMALL, Command
         (["run", *SMALL, "--rounds", "0"], ["federation.rounds must be greater than or equal to 1, got 0"]),
         (["run", *SMALL, "--set", "training.batch_size=many"], ["training.batch_size must be a whole number, got 'many'"]),
         (["run", *SMALL, "--name", "../x"], ["run.name", "../x", "plain name"]),
+        (["run", *SMALL, "--name", "x/y"], ["run.name", "x/y", "plain name"]),
         (["run", *SMALL, "--name", ".x"], ["run.name", "plain name"]),
         (["run", *SMALL, "--set", "training.batch_size=1"], ["training.batch_size", "2", "got 1"]),
         (["run", *SMALL, "--set", "training.batch_size=1.5"], ["training.batch_size", "1.5"]),

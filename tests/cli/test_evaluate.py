@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import SMALL, Command
 from unisono import load
 from unisono.cli.evaluate import spread
+from unisono.core.work_progress import WorkProgress
 
 
 def test_the_last_state_gives_the_numbers_of_the_run(unisono: Command, demo: Path) -> None:
@@ -24,6 +25,13 @@ def test_the_last_state_gives_the_numbers_of_the_run(unisono: Command, demo: Pat
     shown = " ".join(unisono("evaluate", demo).out.split())
     assert "raw pixels" in shown
     assert "warning: The encoder ends below a floor in" in shown
+
+
+def test_commands_tell_how_far_they_are(unisono: Command, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkProgress.__init__, "__defaults__", (0.0,))  # seconds of work before anything is shown
+    assert "embedding samples: " in unisono("evaluate", demo, "--probe", "knn").err
+    assert "drawing maps of samples: " in unisono("run", *SMALL, "--name", "b").err
+    assert unisono("run", *SMALL, "--name", "a", "--quiet").err == ""
 
 
 def test_chosen_probes(unisono: Command, demo: Path) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from tests.cli.conftest import Command
 from unisono import load
 
@@ -34,6 +36,33 @@ def test_a_resumed_run_ends_with_the_same_bits(unisono: Command, demo: Path) -> 
     assert "round 2/2" in result.out
     assert (demo / "model" / "encoder.safetensors").read_bytes() == model
     assert (demo / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_other_data_are_refused(unisono: Command, tmp_path: Path) -> None:
+    """Also where the file has the same name, size and shape."""
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x=images)
+    quick = (
+        "--clients",
+        3,
+        "--set",
+        "training.local_epochs=1",
+        "--set",
+        "report.enabled=false",
+        "--workers",
+        0,
+        "--rounds",
+        2,
+        "--quiet",
+    )
+    assert unisono("run", "simclr", "--dataset", "npz", "--set", "data.path=x.npz", *quick, "--name", "a").code == 0
+    interrupted(tmp_path / "runs" / "a")
+    images[7, 0, 0] ^= 1
+    np.savez(tmp_path / "x.npz", x=images)
+    assert "The data set is not the one that runs/a was started with" in unisono("resume", "runs/a").sentence
+    images[7, 0, 0] ^= 1
+    np.savez(tmp_path / "x.npz", x=images)
+    assert unisono("resume", "runs/a").code == 0
 
 
 def test_a_finished_run_is_said_to_be_finished(unisono: Command, demo: Path) -> None:

@@ -135,6 +135,19 @@ def test_bad_input(unisono: Command, demo: Path, photos: Path) -> None:
     assert "at least two" in unisono("duplicates", demo, "photos/north/3.png").sentence
 
 
+@pytest.mark.parametrize("command", ["neighbors", "duplicates", "outliers", "embed", "cluster"])
+def test_a_place_that_cannot_be_written_is_noticed_before_the_work(
+    unisono: Command, demo: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("unisono.loaded.load", None)  # whoever works ends with a traceback
+    Path("file").write_text("")
+    Path("full.html").mkdir()
+    suffix = {"embed": ".npz", "cluster": ".csv"}.get(command, ".html")
+    assert f"file/a{suffix} cannot be written" in unisono(command, demo, photos, "--output", f"file/a{suffix}").sentence
+    if suffix == ".html":
+        assert "it is a directory" in unisono(command, demo, photos, "--output", "full.html").sentence
+
+
 def test_all_unreadable_images_are_named_at_once(unisono: Command, demo: Path, photos: Path) -> None:
     for name in ("north/broken.png", "south/damaged.png"):
         (photos / name).write_bytes(b"no image")

@@ -218,3 +218,53 @@ def test_example_images_are_of_three_styles(unisono: Command, tmp_path: Path, mo
              for site in ("north", "south", "west")}  # fmt: skip
     assert means["north"] < means["west"] < means["south"]
     assert Image.open(next((tmp_path / "sites" / "west").iterdir())).mode == "RGB"
+
+
+def draw_dark(folder: Path, highest: dict[str, int]) -> None:
+    """Write six TIFF files of 16 bits for each site, the last of which reaches its number."""
+    for site, high in highest.items():
+        (folder / site).mkdir(parents=True)
+        for row in range(6):
+            values = np.full((12, 12), row, dtype=np.uint16)
+            values[row, row] = high if row == 5 else high // 2
+            tifffile.imwrite(folder / site / f"{row}.tif", values)
+
+
+def test_words_of_sixteen_bits_that_use_fewer_are_seen_and_read_by_them(unisono: Command, tmp_path: Path) -> None:
+    draw_dark(tmp_path / "camera", {"north": 3987, "south": 900})
+    result = unisono("start", "camera", "--yes", *QUICK)
+    assert (result.code, result.err) == (0, "")
+    assert "no value of 16 bits exceeds 3,987" in " ".join(result.out.split())
+    run = load("runs/camera")
+    assert run.config.data.bits == 12
+    stored = tifffile.imread(tmp_path / "camera" / "north" / "3.tif")
+    as_array, as_file = run.embed(stored[None, None]), run.embedded(tmp_path / "camera" / "north" / "3.tif").features
+    assert np.array_equal(as_array, as_file.numpy())
+    assert not np.array_equal(as_array, run.embed(stored[None, None] * 2))
+    assert unisono("duplicates", "runs/camera", "--threshold", 0.5).code == 0
+
+
+def test_a_site_that_is_dark_beside_others_is_named(unisono: Command, tmp_path: Path) -> None:
+    draw_dark(tmp_path / "camera", {"north": 3987, "south": 60000})
+    result = unisono("start", "camera", "--dry-run", *QUICK)
+    assert "note: images of 16 bits of north do not exceed 3,987 of 65,535 and are nearly black beside" in result.out
+    assert "bits =" not in result.out
+
+
+def test_a_run_of_dark_images_names_the_option(unisono: Command, tmp_path: Path) -> None:
+    draw_dark(tmp_path / "camera", {"north": 3987, "south": 900})
+    command = [
+        "run",
+        "simclr",
+        "--dataset",
+        "folder",
+        "--rounds",
+        1,
+        "--workers",
+        0,
+        "--set",
+        f"data.path={tmp_path / 'camera'}",
+    ]
+    command += ["--set", "training.local_epochs=1"]
+    assert "set data.bits = 12" in " ".join(unisono(*command).out.split())
+    assert "data.bits" not in unisono(*command, "--set", "data.bits=12").out

@@ -89,6 +89,10 @@ def test_progress_is_told(folder: Path) -> None:
     assert told[0] == ("reading images", 0, NUMBER)
     assert told[-1] == ("reading images", NUMBER, NUMBER)
     assert len(told) == NUMBER // 4 + 1
+    told.clear()
+    with listening(lambda *facts: told.append(facts)):
+        _load(folder, share=1.0)  # in memory
+    assert told == [("reading images", number, NUMBER) for number in range(1, NUMBER + 1)]
 
 
 KILLED = """

@@ -21,6 +21,7 @@ pytest.importorskip("flwr")
 from tests.deploy.test_client import SIMPLE, Clients, Run, request
 from unisono import __version__
 from unisono.core.errors import ClientError, UserError
+from unisono.data.datasets import DataConfig
 from unisono.deploy.backup import back_up, restore
 from unisono.deploy.certificates import Authority
 from unisono.deploy.checks import Finding, check_client, check_server
@@ -29,7 +30,7 @@ from unisono.deploy.directories import ClientDirectory, ServerDirectory
 from unisono.deploy.init import create_federation
 from unisono.deploy.joining import rotate_certificate
 from unisono.deploy.metrics import client_metrics, serve_metrics, server_metrics
-from unisono.deploy.negotiation import note_server_version
+from unisono.deploy.negotiation import load_client_data, note_server_version
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import want
 from unisono.engines.flower.nodes import nodes_in
@@ -121,6 +122,33 @@ def test_a_check_finds_what_is_wrong_with_a_client(made: Path) -> None:
     assert found(list(check_client(client)), "key")[0][0] == "error"
     empty = list(check_client(ClientDirectory.open(made / "client-1")))
     assert found(empty, "data")[0][0] == "error"
+
+
+def test_a_client_takes_the_threads_that_its_owner_grants(made: Path) -> None:
+    script = (
+        "import sys, torch; from pathlib import Path; from unisono.deploy import client_worker as worker\n"
+        "worker.serve_tasks = lambda *arguments, **options: print(torch.get_num_threads()); worker.main(Path(sys.argv[1]))"
+    )
+    file = made / "client-0" / "client.toml"
+    for number in (1, 3):
+        file.write_text(re.sub(r"(?m)^(# )?threads = .*$", f"threads = {number}", file.read_text()))
+        command = [sys.executable, "-c", script, str(file.parent)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{number}\n"
+
+
+def test_a_check_notices_images_that_use_few_of_their_bits(made: Path) -> None:
+    """The owner knows the camera, so the number stands in client.toml."""
+    np.savez(made.parent / "x.npz", x=np.full((120, 8, 8), 2048, np.uint16))
+    client = ClientDirectory.open(made / "client-0")
+    assert [level for level, _ in found(list(check_client(client)), "data")] == ["ok", "warning"]
+    assert "set bits = 12 in client.toml" in found(list(check_client(client)), "data")[1][1]
+    file = client.path / "client.toml"
+    file.write_text(file.read_text().replace("# bits =", "bits = 12"))
+    client = ClientDirectory.open(client.path)
+    assert [level for level, _ in found(list(check_client(client)), "data")] == ["ok"]
+    assert load_client_data(client, DataConfig()).mean[0] == pytest.approx(2048 / 4095, abs=1e-4)
 
 
 def test_a_backup_brings_everything_back_but_what_can_be_made_again(made: Path, tmp_path: Path) -> None:

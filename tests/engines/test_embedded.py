@@ -254,6 +254,22 @@ def test_devices_are_checked() -> None:
         assert resolve_devices("auto")[0].type in ("cpu", "mps")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_clients_train_in_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    step = SimCLR.client_step
+
+    def noting(self: SimCLR, *arguments: Any) -> tuple[Update, Payload]:
+        (tmp_path / f"{os.getpid()}-{torch.get_num_threads()}").touch()
+        return step(self, *arguments)
+
+    monkeypatch.setattr(SimCLR, "client_step", noting)
+    with threads(3):
+        TinyFederation("simclr", workers=workers, over=EVERYONE).run(until=1)
+    found = [path.name.split("-") for path in tmp_path.iterdir()]
+    assert [number for _, number in found] == ["1"] * max(1, workers)
+    assert (str(os.getpid()) in [pid for pid, _ in found]) == (workers == 0)
+
+
 def test_threads_are_restored() -> None:
     before = torch.get_num_threads()
     with threads(before + 1):

@@ -56,6 +56,30 @@ def test_the_index_finds_the_same_close_pairs(features: Tensor) -> None:
     torch.testing.assert_close(found.similarity, true.similarity, atol=1e-5, rtol=0)
 
 
+def test_many_equal_rows_need_little_memory(features: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part meets so few rows that all of them could be pairs, and what it found is cut to the pairs that are wanted."""
+    rows = features.clone()
+    rows[:500] = rows[0] + 1e-4 * torch.randn(500, rows.shape[1], generator=torch.Generator().manual_seed(1))
+    whole, index = close_pairs(rows, 0.999), Index(rows)
+    monkeypatch.setattr(index_module, "MET", 20_000)
+    most = 0
+    for first, _, cosines, number in index.close(0.999, 30, torch.arange(NUM_ROWS)):
+        assert len(first) <= min(30, number)
+        assert (cosines.diff() <= 0).all()
+        most = max(most, number)
+    assert most < 20_000
+    found, all_found = close_pairs(rows, 0.999, 30, index), close_pairs(rows, 0.999, index=index)
+    assert found.num_found == all_found.num_found == whole.num_found > 500 * 499 // 2
+    nearest = nearest_rows(rows, rows, 1, torch.arange(NUM_ROWS), index)[1][:, 0]
+    assert not (nearest >= 0.999).all()
+    fewer = close_pairs(rows, 0.999, index=index, nearest=nearest)  # rows without a pair are not asked about
+    for name in ("first", "second", "similarity"):
+        torch.testing.assert_close(getattr(fewer, name), getattr(all_found, name), atol=1e-6, rtol=0)
+    assert torch.equal(found.first, all_found.first[:30])
+    assert torch.equal(found.second, all_found.second[:30])
+    torch.testing.assert_close(found.similarity, whole.similarity[:30], atol=1e-6, rtol=0)
+
+
 def test_threads_change_nothing(features: Tensor) -> None:
     found = []
     for number in (1, 3):

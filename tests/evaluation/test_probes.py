@@ -294,7 +294,7 @@ def test_features_that_are_not_finite_are_named(data):
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1) / 0
 
-    with pytest.raises(UserError, match="encoder's features are not finite"):
+    with pytest.raises(UserError, match=r"encoder's features are not finite, .* lower the learning rate"):
         run_probes(config(), Diverged(), None, data, Context(0), None)
     with pytest.raises(UserError, match="projector's outputs are not finite"):
         run_probes(config(probes=["alignment"]), Counting(), None, data, Context(0), views, projector=Diverged())

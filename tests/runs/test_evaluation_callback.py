@@ -23,3 +23,14 @@ def test_stability_is_the_same_after_a_resume(tmp_path: Path) -> None:
     resume(tmp_path / "whole")
     assert load(tmp_path / "whole").metrics == expected
     assert (tmp_path / "whole" / "clusters" / "sheet-1.png").is_file()
+
+
+def test_caps_of_probes_are_said_in_the_report_at_the_end(tmp_path: Path) -> None:
+    caps = ["evaluation.max_train_samples=50", "evaluation.max_test_samples=30", 'evaluation.probes=["knn"]']
+    settings = [f"run.directory={tmp_path}", *SETTINGS, *caps]
+    done = run("simclr", dataset="digits", name="capped", set=settings)
+    sentence = (
+        "Probes and floors look at 50 of 120 training samples (evaluation.max_train_samples) and 30 of 40 test samples "
+        "(evaluation.max_test_samples), drawn from the seed."
+    )
+    assert sentence in (done.path / "report.html").read_text(encoding="utf-8")

@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.studies.conftest import SMALL
 from unisono.config import Config
 from unisono.core.errors import UserError
+from unisono.core.threads import threads
 from unisono.experiment import Experiment
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.loaded import LoadedRun
@@ -198,6 +200,12 @@ def test_a_variant_without_training_tells_how_classes_lie(tmp_path: Path) -> Non
     held = [experiment.dataset.labels[rows].tolist() for rows in experiment.partition.indices]
     assert record["classes-per-client"] == sum(len(set(labels)) for labels in held) / len(held)
     assert record["classes-of-one-percent"] == record["classes-per-client"], "no client has a hundred samples"
+
+
+def test_helpers_have_one_thread_each() -> None:
+    with threads(3):
+        runner._work_on_cells([], os.getppid())
+        assert torch.get_num_threads() == 1
 
 
 def test_helpers_stop_with_the_process_that_started_them(tmp_path: Path) -> None:

@@ -38,12 +38,14 @@ def cluster(
 
     from unisono.core.errors import UserError
     from unisono.loaded import load
-    from unisono.runs.files import write_atomically
+    from unisono.runs.files import check_writable, write_atomically
 
     if output is not None and output.suffix != ".csv":
         raise UserError(f"--output must end in .csv, got {output}.")
     if clusters is not None and clusters < 1:
         raise UserError(f"--clusters must be at least 1, got {clusters}.")
+    if output is not None:
+        check_writable(output)
     loaded = load(run)
     rows: list[Row] = []
     chosen = chosen_on_error(on_error)

@@ -40,9 +40,11 @@ def embed(
 
     from unisono.core.errors import UserError
     from unisono.loaded import load
+    from unisono.runs.files import check_writable
 
     if output.suffix not in SUFFIXES:
         raise UserError(f"--output must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {output}.")
+    check_writable(output)
     loaded = load(run)
     chosen = chosen_on_error(on_error)
     parts = [loaded.embedded(file, on_error=chosen) for file in files]

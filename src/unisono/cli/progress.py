@@ -43,6 +43,10 @@ class Progress(Callback):
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Take the bars away; what comes after the rounds tells on its own how far it is."""
         self._silence.close()
         if self._live is not None:
             self._live.stop()
@@ -64,6 +68,8 @@ class Progress(Callback):
             self._console.print(self._line(record), soft_wrap=self._live is None, overflow="ellipsis", no_wrap=True)
         for note in record.notes:
             self._console.print(f"note: round {self.run.rounds_done}: {note}", soft_wrap=True)
+        if self.run.rounds_done == self.run.num_rounds:
+            self._end()
 
     def _line(self, record: RoundRecord) -> Text:
         """Return the line that sums up a round."""

@@ -118,9 +118,11 @@ def _joined(*lines: str) -> str:
 
 def _check(output: Path) -> None:
     from unisono.core.errors import UserError
+    from unisono.runs.files import check_writable
 
     if output.suffix != ".html":
         raise UserError(f"--output must end in .html, got {output}.")
+    check_writable(output)
 
 
 def _give(table: Sequence[Row], page: Document, output: Path, whole: Any, json: bool, summary: str) -> None:

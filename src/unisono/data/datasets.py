@@ -47,6 +47,7 @@ class Dataset:
         probe_labels: theirs.
         unreadable: files that are left out, each with the reason.
         held_out: whether the source has no test part, so that ``data.test_fraction`` made it.
+        remarks: what the user should know before a run.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Dataset:
     probe_labels: Tensor | None = None
     unreadable: tuple[tuple[Path, str], ...] = ()
     held_out: bool = False
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.samples) == 0:
@@ -168,6 +170,12 @@ class DataConfig(Section):
     depth: Literal[8, 16] | None = Field(
         None, description="folder: bits per value that images are kept with; unset: those of the deepest, floats as floats"
     )
+    bits: int | None = Field(
+        None,
+        ge=8,
+        le=16,
+        description="folder, npz: bits that images in words of 16 use, such as 12 (white is 4095); unset: 16, or as files say",
+    )
     limit: int | None = Field(
         None,
         gt=0,
@@ -238,6 +246,8 @@ def load_dataset(config: DataConfig, loader: Callable[[DataConfig], Dataset] | N
         config: the table ``[data]``.
         loader: reads the samples, in place of the one that ``data.dataset`` names.
     """
+    if config.bits is not None and config.dataset not in ("folder", "npz"):
+        raise UserError(f"data.bits is for the data sets folder and npz, got {config.dataset}: leave it out.")
     dataset = (loader or datasets[config.dataset])(config)
     if not isinstance(dataset, Dataset):
         raise UserError(f"data.dataset {config.dataset!r} must return a Dataset, got {type(dataset).__name__}; see from_items.")

@@ -44,6 +44,7 @@ class Wanted:
         squeeze: resize without the crop.
         resized: whether other sizes are cropped and resized; otherwise they are refused.
         shrunk: whether deeper images are cut to the type; otherwise they are refused.
+        bits: that words of 16 bits use; None: all.
     """
 
     shape: tuple[int, int, int]
@@ -51,6 +52,7 @@ class Wanted:
     squeeze: bool
     resized: bool
     shrunk: bool
+    bits: int | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -137,7 +139,7 @@ def _decode(job: tuple[int, list[Path], Wanted, Path, int]) -> tuple[int, int, l
     fitted: Size | None = (size[0], size[1]) if wanted.resized else None
     for position, file in enumerate(files):
         try:
-            image = read_image(file, wanted.shape[0], fitted, wanted.squeeze)
+            image = read_image(file, wanted.shape[0], fitted, wanted.squeeze, wanted.bits)
         except UnreadableImagesError as error:
             problems.append((start + position, error.problems[0][1]))
             continue

@@ -15,13 +15,14 @@ ROUNDING = 1e-3
 """Floats may leave [0, 1] by this much, as resizing makes them; they are cut there."""
 
 
-def as_samples(values: Tensor | NDArray[Any], input_shape: tuple[int, ...]) -> Tensor:
+def as_samples(values: Tensor | NDArray[Any], input_shape: tuple[int, ...], bits: int | None = None) -> Tensor:
     """Return images as uint8 or as floats in [0, 1], and series as floats; anything else is refused.
 
     Args:
         values: images of shape (num, channels, height, width) or (num, height, width, channels), of type uint8, uint16 or
             float; series of shape (num, channels, length).
         input_shape: of one sample of the network.
+        bits: that uint16 images use, ``data.bits`` of the run; None: all 16.
     """
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.ndim == len(input_shape) + 1 == 4 and array.shape[1:] != input_shape:
@@ -35,16 +36,23 @@ def as_samples(values: Tensor | NDArray[Any], input_shape: tuple[int, ...]) -> T
     if len(input_shape) != 3:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
     if array.dtype != np.uint8:
-        array = as_shares(array)
+        array = as_shares(array, bits)
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return images as floats in [0, 1]; raise a UserError where their range is unclear."""
+def as_shares(images: NDArray[Any], bits: int | None = None) -> NDArray[np.float32]:
+    """Return images as floats in [0, 1]; raise a UserError where their range is unclear.
+
+    Args:
+        images: of any type.
+        bits: that uint16 images use; None: all 16, and images of 8 bits are refused.
+    """
     _check_finite(images)
     low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
     found = f"got {images.dtype} from {low:g} to {high:g}"
     if images.dtype == np.uint16:
+        if bits is not None:
+            return widened(images, bits).astype(np.float32) / np.float32(65535)
         if 0 < high <= 255:
             raise UserError(f"uint16 images are read as 0 to 65535, {found}: if they have 8 bits, pass images.astype('uint8').")
         return images.astype(np.float32) / np.float32(65535)
@@ -57,6 +65,20 @@ def as_shares(images: NDArray[Any]) -> NDArray[np.float32]:
         remedy = "divide them by 255" if looks_like_bytes else "undo their normalisation, networks have their own"
         raise UserError(f"images of floats must lie in [0, 1], {found}: {remedy}.")
     return images.astype(np.float32).clip(0, 1)
+
+
+def widened(images: NDArray[np.uint16], bits: int) -> NDArray[np.uint16]:
+    """Return 16-bit images that use fewer bits on the whole range; raise a UserError where a value is beyond them.
+
+    Args:
+        images: of any shape.
+        bits: that they use; their largest number becomes 65535.
+    """
+    white, high = 2**bits - 1, int(images.max()) if images.size else 0
+    if high > white:
+        raise UserError(f"values reach {high}, and data.bits = {bits} ends at {white}: raise it, or leave it out for 16.")
+    whole: NDArray[np.uint16] = ((images.astype(np.uint32) * 65535 + white // 2) // white).astype(np.uint16)
+    return whole
 
 
 def _check_finite(array: NDArray[Any]) -> None:

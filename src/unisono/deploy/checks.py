@@ -179,6 +179,8 @@ def _data(client: ClientDirectory) -> Iterator[Finding]:
         yield Finding("error", "data", f"{number} samples, and require.min_samples is {least}: this client answers nothing")
     else:
         yield Finding("ok", "data", f"{number} samples of shape {dataset.input_shape}")
+    for remark in dataset.remarks:
+        yield Finding("warning", "data", f"{remark.replace('data.bits', 'bits')} in client.toml")
     yield Finding("ok", "policy", f"{client.config.fingerprint[:16]}; 'unisono deploy policy' says what it allows")
 
 

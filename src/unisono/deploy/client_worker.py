@@ -36,6 +36,8 @@ def main(path: Path) -> None:
     handler = DeployedClient(directory)
     dataset = load_client_data(directory, DataConfig())
     logging.info("client %d: %d samples of shape %s", directory.config.client_id, len(dataset.samples), dataset.input_shape)
+    for remark in dataset.remarks:
+        logging.warning("%s in client.toml", remark.replace("data.bits", "bits"))
     app = make_client_app(lambda node_config: handler)
     serve_tasks(
         app,

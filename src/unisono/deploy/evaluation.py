@@ -99,6 +99,7 @@ def load_labelled(path: Path, shape: tuple[int, ...], wanted: DataConfig) -> Dat
         "layout": "classes",
         "image_size": image_size,
         "channels": wanted.channels or (shape[0] if path.is_dir() else None),
+        "bits": wanted.bits,
     }
     dataset = load_dataset(DataConfig.model_validate(values, strict=False))
     if dataset.input_shape != shape:

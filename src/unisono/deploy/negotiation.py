@@ -169,13 +169,13 @@ def load_client_data(directory: ClientDirectory, wanted: DataConfig) -> Dataset:
     config = directory.config
     path = Path(os.path.expanduser(config.data or ""))
     path = path if path.is_absolute() else directory.path / path
-    return _load(str(path), config.layout, wanted.image_size, wanted.channels)
+    return _load(str(path), config.layout, config.bits, wanted.image_size, wanted.channels)
 
 
 @lru_cache(maxsize=1)
-def _load(path: str, layout: str, image_size: int | None, channels: int | None) -> Dataset:
+def _load(path: str, layout: str, bits: int | None, image_size: int | None, channels: int | None) -> Dataset:
     kind = "npz" if path.endswith(".npz") else "folder"
-    values = {"dataset": kind, "path": path, "layout": layout, "image_size": image_size, "channels": channels}
+    values = {"dataset": kind, "path": path, "layout": layout, "bits": bits, "image_size": image_size, "channels": channels}
     return load_dataset(DataConfig.model_validate({**values, "test_fraction": 0.0}, strict=False))
 
 

@@ -38,6 +38,8 @@ CANDIDATES = 4
 BLOCK = 1024
 ENTRIES = 2**23
 """Numbers of candidates that are compared at a time: 32 MB."""
+MET = 2**19
+"""Rows that a search for close pairs meets at a time; all of them may be close, which takes 75 MB."""
 CHECKED = 200
 """Rows that are searched exactly too, to state the recall."""
 
@@ -88,20 +90,28 @@ class Index:
         parts = list(self._in_blocks(search, len(queries)))
         return torch.cat([rows for rows, _ in parts]), torch.cat([cosines for _, cosines in parts])
 
-    def close(self, threshold: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield, block by block, pairs with at least this cosine: the smaller row, the larger row and the cosine.
+    def close(self, threshold: float, most: int, asked: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+        """Yield, part by part, pairs with at least this cosine: smaller row, larger row, cosine, and how many there are.
 
         Args:
             threshold: a cosine.
+            most: pairs of a part that are kept, the most similar ones; thousands of blank images make millions of pairs.
+            asked: sorted rows that may be the smaller one of a pair.
         """
         radius = 2 * (1 - threshold) + 1e-5
 
-        def search(start: int) -> tuple[Tensor, Tensor, Tensor]:
-            block = self.features[start : start + BLOCK]
-            limits, _, found = self._cells.range_search(self._inputs(block), radius)
+        def search(start: int) -> list[tuple[Tensor, Tensor, Tensor, int]]:
+            rows = asked[start : start + BLOCK]
+            inputs = self._inputs(self.features[rows])
+            ends = self._parts(inputs)
+            return [part(rows[begin:end], inputs[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+
+        def part(rows: Tensor, inputs: Floats) -> tuple[Tensor, Tensor, Tensor, int]:
+            block = self.features[rows]
+            limits, _, found = self._cells.range_search(inputs, radius)
             first = torch.arange(len(block)).repeat_interleave(torch.from_numpy(np.diff(limits.astype(np.int64))))
             second = torch.from_numpy(found)
-            later = second > first + start
+            later = second > rows[first]
             first, second = first[later], second[later]
             cosines = torch.cat(
                 [
@@ -111,10 +121,13 @@ class Index:
                 or [torch.empty(0)]
             )
             kept = cosines >= threshold
-            order = torch.argsort(first[kept] * len(self) + second[kept])
-            return first[kept][order] + start, second[kept][order], cosines[kept][order]
+            first, second, cosines = rows[first[kept]], second[kept], cosines[kept]
+            order = torch.argsort(first * len(self) + second)
+            order = order[cosines[order].argsort(descending=True, stable=True)[:most]]
+            return first[order], second[order], cosines[order], len(cosines)
 
-        yield from self._in_blocks(search, len(self))
+        for parts in self._in_blocks(search, len(asked)):
+            yield from parts
 
     @cached_property
     def recall(self) -> float:
@@ -138,6 +151,22 @@ class Index:
         mean = some.mean(dim=0)
         _, vectors = torch.linalg.eigh((some - mean).T @ (some - mean))
         return mean, vectors[:, -MOST_WIDTH:].contiguous()
+
+    def _parts(self, inputs: Floats) -> list[int]:
+        """Return where parts of a block end, each of which meets so few rows that all of them could be pairs."""
+        _, cells = self._cells.quantizer.search(inputs, self._cells.nprobe)
+        met = self._sizes[cells].sum(axis=1).cumsum()
+        before, ends = 0, list[int]()
+        while not ends or ends[-1] < len(inputs):
+            ends.append(max(int(np.searchsorted(met, before + MET, side="right")), ends[-1] + 1 if ends else 1))
+            before = int(met[ends[-1] - 1])
+        return ends
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """Rows of every cell."""
+        lists = self._cells.invlists
+        return np.array([lists.list_size(cell) for cell in range(self._cells.nlist)])
 
     def _inputs(self, features: Tensor) -> Floats:
         directions = _directions(features)

@@ -24,6 +24,8 @@ MOST_QUERIES = 1024
 """Rows that are searched for at a time."""
 NO_DIFFERENCE = 1e-6
 """Cosine distances below this are rounding of float32."""
+ROUNDING = 1e-5
+"""Two ways to the same cosine differ by less."""
 MOST_PAIRS = 10_000
 
 
@@ -122,7 +124,13 @@ def exact_rows(queries: Tensor, among: Tensor, top: int, left_out: Tensor | None
     return torch.cat(rows), torch.cat(cosines)
 
 
-def close_pairs(features: Tensor, threshold: float, most: int = MOST_PAIRS, index: Index | None = None) -> ClosePairs:
+def close_pairs(
+    features: Tensor,
+    threshold: float,
+    most: int = MOST_PAIRS,
+    index: Index | None = None,
+    nearest: Tensor | None = None,
+) -> ClosePairs:
     """Return all pairs of rows with at least this cosine.
 
     Args:
@@ -130,12 +138,16 @@ def close_pairs(features: Tensor, threshold: float, most: int = MOST_PAIRS, inde
         threshold: a cosine.
         most: the number of pairs to keep, the most similar ones.
         index: of the features; None compares all pairs.
+        nearest: the cosine of every row to its nearest other one, by the same index; rows where it is lower have no pair.
     """
     first = second = torch.empty(0, dtype=torch.int64)
     similarity = torch.empty(0)
     num_found = 0
-    for new_first, new_second, cosines in _all_close(features, threshold) if index is None else index.close(threshold):
-        num_found += len(cosines)
+    parts = (
+        _all_close(features, threshold) if index is None else index.close(threshold, most, _asked(features, threshold, nearest))
+    )
+    for new_first, new_second, cosines, number in parts:
+        num_found += number
         first, second = torch.cat((first, new_first)), torch.cat((second, new_second))
         similarity = torch.cat((similarity, cosines))
         order = similarity.argsort(descending=True, stable=True)[:most]
@@ -143,14 +155,19 @@ def close_pairs(features: Tensor, threshold: float, most: int = MOST_PAIRS, inde
     return ClosePairs(first, second, similarity, num_found)
 
 
-def _all_close(features: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _asked(features: Tensor, threshold: float, nearest: Tensor | None) -> Tensor:
+    """Return the rows that can be in a pair."""
+    return torch.arange(len(features)) if nearest is None else (nearest >= threshold - ROUNDING).nonzero()[:, 0]
+
+
+def _all_close(features: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
     """Yield pairs with at least this cosine, block by block, from the products of all pairs."""
     features = F.normalize(features.float(), dim=1)
     size = max(1, BLOCK_ENTRIES // max(1, len(features)))
     for start in range(0, len(features), size):
         similar = features[start : start + size] @ features[start:].T
         close = (similar >= threshold).triu(diagonal=1).nonzero()
-        yield close[:, 0] + start, close[:, 1] + start, similar[close[:, 0], close[:, 1]]
+        yield close[:, 0] + start, close[:, 1] + start, similar[close[:, 0], close[:, 1]], len(close)
         tell("comparing samples", min(len(features), start + size), len(features))
 
 

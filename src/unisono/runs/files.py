@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from torch import Tensor
@@ -30,6 +32,15 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"{path} cannot be written: {reason}. What was saved before is intact.") from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise a UserError if a file cannot be written there; asked before the work that fills it."""
+    with explained(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        with TemporaryFile(dir=next(folder for folder in path.absolute().parents if folder.exists())):
+            pass
 
 
 def write_atomically(path: Path, content: bytes) -> None:

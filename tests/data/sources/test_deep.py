@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import struct
+
 import numpy as np
 import pytest
 import tifffile
@@ -175,3 +178,122 @@ def test_coloured_dicom_and_what_is_refused(tmp_path):
     _dicom(tmp_path / "d.dcm", GREY, WindowCenter="1", WindowWidth="0")
     with pytest.raises(UnreadableImagesError, match="empty"):
         read_image(tmp_path / "d.dcm", 1)
+
+
+TWELVE = np.array([[0, 1, 1000], [2048, 4094, 4095]], dtype=np.uint16)
+WHOLE = [0, 16, 16004, 32776, 65519, 65535]
+"""The same as shares of 65535."""
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "npy", "lzw.tif"])
+def test_words_of_sixteen_bits_that_use_twelve(tmp_path, suffix):
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "npy":
+        np.save(file, TWELVE)
+    else:
+        Image.fromarray(TWELVE).save(file, **({"compression": "tiff_lzw"} if "lzw" in suffix else {}))
+    assert read_image(file, None).numpy().flatten().tolist() == TWELVE.flatten().tolist()
+    assert read_image(file, None, bits=16).numpy().flatten().tolist() == TWELVE.flatten().tolist()
+    assert read_image(file, None, bits=12).numpy().flatten().tolist() == WHOLE
+    with pytest.raises(UnreadableImagesError, match=r"values reach 4095, and data\.bits = 10 ends at 1023: raise it"):
+        read_image(file, None, bits=10)
+
+
+def test_bits_change_no_other_images(tmp_path):
+    eight = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    Image.fromarray(eight).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", eight / np.float32(255))
+    assert read_image(tmp_path / "a.png", None, bits=12).flatten().tolist() == eight.flatten().tolist()
+    assert (read_image(tmp_path / "a.npy", None, bits=12) * 255).round().flatten().tolist() == eight.flatten().tolist()
+
+
+def _packed_tiff(path, values, bits):
+    """Write a TIFF of which each value takes so many bits."""
+    words = "".join(f"{value:0{bits}b}" for value in values.flatten().tolist())
+    words += "0" * (-len(words) % 8)
+    data = bytes(int(words[place : place + 8], 2) for place in range(0, len(words), 8))
+    data += b"\0" * (len(data) % 2)
+    rows, columns = values.shape
+    tags = {256: columns, 257: rows, 258: bits, 259: 1, 262: 1, 273: 8, 277: 1, 278: rows, 279: len(data)}
+    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags.items())
+    path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + b"\0" * 4)
+
+
+def test_a_tiff_that_states_twelve_bits_is_read_by_them(tmp_path):
+    values = np.array([[0, 1], [1000, 2048], [4094, 4095]], dtype=np.uint16)
+    _packed_tiff(tmp_path / "a.tif", values, 12)
+    assert read_image(tmp_path / "a.tif", None).numpy().flatten().tolist() == WHOLE
+    _packed_tiff(tmp_path / "b.tif", values // 4, 10)
+    if importlib.util.find_spec("imagecodecs") is None:
+        with pytest.raises(UnreadableImagesError, match="requires the 'imagecodecs' package"):
+            read_image(tmp_path / "b.tif", None)
+
+
+def test_coloured_dicom_of_twelve_bits(tmp_path):
+    colours = np.stack((TWELVE, TWELVE, TWELVE), axis=2)
+    _dicom(tmp_path / "a.dcm", colours, PhotometricInterpretation="RGB", BitsStored=12, HighBit=11)
+    assert read_image(tmp_path / "a.dcm", 3)[1].numpy().flatten().tolist() == WHOLE
+
+
+def _cameras(folder, highest):
+    """Write six TIFF files for each site, whose values end at its number."""
+    draw = np.random.default_rng(0)
+    for site, high in highest.items():
+        (folder / site).mkdir(parents=True)
+        for number in range(6):
+            values = draw.integers(0, high + 1, (20, 24), dtype=np.uint16)
+            values[0, 0] = high if number == 5 else 0
+            tifffile.imwrite(folder / site / f"{number}.tif", values)
+    return folder
+
+
+def _folder(path, **options):
+    return load_dataset(DataConfig(dataset="folder", path=str(path), test_fraction=0, **options))
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_folder_of_dark_words_is_remarked_on_and_read_as_the_option_says(tmp_path, monkeypatch, share):
+    monkeypatch.setenv("UNISONO_CACHE", str(tmp_path / "cache"))
+    sites = _cameras(tmp_path / "sites", {"north": 4000, "south": 3000})
+    dark = _folder(sites, image_size=16, memory_share=share)
+    assert dark.mean[0] < 0.04
+    (remark,) = dark.remarks
+    assert "do not exceed 4,000 of 65,535 (12 files looked at)" in remark
+    assert remark.endswith("if the device gives 12 bits, set data.bits = 12")
+    bright = _folder(sites, image_size=16, memory_share=share, bits=12)
+    assert bright.remarks == ()
+    assert bright.mean[0] == pytest.approx(16 * dark.mean[0], rel=0.01)
+    assert _folder(sites, image_size=16, memory_share=share, bits=16).remarks == ()
+    assert _folder(sites, image_size=16, memory_share=share, depth=8).remarks == dark.remarks
+
+
+def test_words_that_use_sixteen_bits_get_no_remark(tmp_path):
+    assert _folder(_cameras(tmp_path / "deep", {"north": 4000, "south": 16384}), image_size=16).remarks == ()
+    assert _folder(_cameras(tmp_path / "black", {"east": 0, "west": 0}), image_size=16).remarks == ()
+
+
+def test_one_image_beyond_the_bits_is_named(tmp_path):
+    sites = _cameras(tmp_path / "sites", {"north": 4000, "south": 3000})
+    tifffile.imwrite(sites / "north" / "spot.tif", np.full((20, 24), 5000, dtype=np.uint16))
+    with pytest.raises(
+        UnreadableImagesError, match=r"spot\.tif is not a readable image: values reach 5000, and data\.bits = 12 ends at 4095"
+    ):
+        _folder(sites, image_size=16, bits=12)
+    found = _folder(sites, image_size=16, bits=12, on_error="skip")
+    assert [path.name for path, _ in found.unreadable] == ["spot.tif"]
+
+
+def test_arrays_of_twelve_bits(tmp_path):
+    values = np.random.default_rng(0).integers(0, 4096, (10, 1, 8, 8), dtype=np.uint16)
+    np.savez(tmp_path / "a.npz", x=values)
+    np.save(tmp_path / "a.npy", values)
+    for name in ("a.npz", "a.npy"):
+        (remark,) = load_dataset(DataConfig(dataset="npz", path=str(tmp_path / name))).remarks
+        assert "if the device gives 12 bits, set data.bits = 12" in remark
+    data = load_dataset(DataConfig(dataset="npz", path=str(tmp_path / "a.npz"), test_fraction=0, bits=12))
+    assert data.mean[0] == pytest.approx(0.5, abs=0.05)
+    assert data.remarks == ()
+    with pytest.raises(UserError, match=r"multiply its values by 16, and leave data\.bits out"):
+        load_dataset(DataConfig(dataset="npz", path=str(tmp_path / "a.npy"), bits=12))
+    with pytest.raises(UserError, match=r"data\.bits is for the data sets folder and npz, got digits"):
+        load_dataset(DataConfig(dataset="digits", bits=12))

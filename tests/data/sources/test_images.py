@@ -30,6 +30,18 @@ def test_folders_are_searched_in_order_of_name_and_files_taken_as_given(folder):
     ]
 
 
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    for site in ("a", "b"):
+        (tmp_path / "sites" / site).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "sites" / site / "x.png")
+        (tmp_path / "sites" / site / "up").symlink_to("..")
+    (tmp_path / "elsewhere").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "elsewhere" / "y.png")
+    (tmp_path / "sites" / "c").symlink_to(tmp_path / "elsewhere")
+    found = [str(file.relative_to(tmp_path / "sites")) for file in list_images([tmp_path / "sites"])]
+    assert found == ["a/x.png", "b/x.png", "c/y.png"]
+
+
 def test_what_is_not_there_is_named(folder):
     with pytest.raises(UserError, match=r"no file or folder .*nowhere"):
         list_images([folder / "nowhere"])

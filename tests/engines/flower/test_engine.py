@@ -22,6 +22,8 @@ from tests.engines.flower.opening import open_tiny, tiny_terms
 from tests.recorder import Recorder
 from unisono.core.context import Context
 from unisono.core.payload import Payload
+from unisono.core.threads import threads
+from unisono.engines.flower import simulated_client
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.messages import (
     SERIALISATION,
@@ -101,6 +103,19 @@ def test_same_bits_though_answers_come_in_another_order() -> None:
     state, recorder = run()
     assert same_bits(state, TinyFederation(METHOD, over=TOLERANT).run(until=2))
     assert reasons(recorder) == []
+
+
+def test_simulated_clients_train_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, turn = set(), simulated_client.run_client
+
+    def noting(*arguments: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return turn(*arguments)
+
+    monkeypatch.setattr(simulated_client, "run_client", noting)
+    with threads(3):
+        run(rounds=1)
+    assert seen == {1}
 
 
 def spoil_update(change: Callable[[Payload], Payload]) -> Spoil:

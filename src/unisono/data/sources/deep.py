@@ -10,27 +10,31 @@ from numpy.typing import NDArray
 
 from unisono.core.errors import UserError
 from unisono.data.sources.arrays import MOST_CHANNELS
-from unisono.data.value_range import as_shares
+from unisono.data.value_range import as_shares, widened
 
 DICOM = frozenset({".dcm", ".dicom"})
 TIFF = frozenset({".tif", ".tiff"})
 
 
-def read_deep(file: Path) -> NDArray[Any] | None:
+def read_deep(file: Path, bits: int | None = None) -> NDArray[Any] | None:
     """Return the image as uint8, uint16 or floats in [0, 1] of shape (channels, height, width); None where Pillow reads it.
+
+    Args:
+        file: of an image.
+        bits: that words of 16 bits use where the file does not say so itself; None: all.
 
     Raises:
         UserError: its values have no known range, or it is several images.
     """
     suffix = file.suffix.lower()
     if suffix == ".npy":
-        return _checked(_axes(np.load(file, allow_pickle=False)))
+        return _checked(_axes(np.load(file, allow_pickle=False)), bits)
     if suffix in DICOM:
         return _read_dicom(file)
-    return _read_tiff(file) if suffix in TIFF else None
+    return _read_tiff(file, bits) if suffix in TIFF else None
 
 
-def _read_tiff(file: Path) -> NDArray[Any] | None:
+def _read_tiff(file: Path, bits: int | None) -> NDArray[Any] | None:
     """Return a TIFF of more than 8 bits, of other than 1, 3 or 4 samples, or of several pages of one shape, its channels."""
     import tifffile
 
@@ -45,19 +49,26 @@ def _read_tiff(file: Path) -> NDArray[Any] | None:
                 raise UserError(f"it has {number} pages: save each as an image of its own.")
             if number > 1 and any(each.shape != page.shape for each in content.pages):
                 raise UserError(f"its {number} pages differ in size: save each as an image of its own.")
-            values = np.asarray(content.asarray(key=slice(None) if number > 1 else 0))
+            own = page.bitspersample
+            stated = own if isinstance(own, int) and 8 < own < 16 else bits
+            try:
+                values = np.asarray(content.asarray(key=slice(None) if number > 1 else 0))
+            except (ValueError, NotImplementedError):
+                if number > 1 or page.samplesperpixel > 1 or own not in (12, 16):
+                    raise
+                return None  # Pillow decompresses more than tifffile does alone, but cuts 16 bits of several samples to 8
             last = number == 1 and page.samplesperpixel > 1 and page.planarconfig == tifffile.PLANARCONFIG.CONTIG
-    except (tifffile.TiffFileError, KeyError, IndexError, TypeError) as error:
+    except (tifffile.TiffFileError, KeyError, IndexError, TypeError, NotImplementedError) as error:
         raise UserError(str(error)) from error
     if values.ndim not in (2, 3):
         raise UserError(f"it has the shape {values.shape}, and an image has channels, height and width.")
-    return _checked(values[None] if values.ndim == 2 else np.moveaxis(values, 2, 0) if last else values)
+    return _checked(values[None] if values.ndim == 2 else np.moveaxis(values, 2, 0) if last else values, stated)
 
 
 def _read_dicom(file: Path) -> NDArray[Any]:
-    """Return grey values through slope, intercept and window of the file as uint16; colours as they are.
+    """Return grey values through slope, intercept and window of the file as uint16; colours by their bits alone.
 
-    Without a window the range of the stored bits becomes 0 to 65535, which is the same for all images of one device.
+    Without a window, and in colours, the range of the stored bits becomes 0 to 65535: the same for all images of one device.
     """
     try:
         from pydicom import dcmread
@@ -75,7 +86,8 @@ def _read_dicom(file: Path) -> NDArray[Any]:
         raise UserError(f"{type(error).__name__}: {error}") from error
     kind = str(content.get("PhotometricInterpretation", ""))
     if stored.ndim == 3:
-        return _checked(np.moveaxis(stored, 2, 0))
+        bits = int(content.BitsStored)
+        return _checked(np.moveaxis(np.minimum(stored, 2**bits - 1), 2, 0), bits)
     if not kind.startswith("MONOCHROME"):
         raise UserError(f"its PhotometricInterpretation is {kind}, and MONOCHROME1, MONOCHROME2, RGB and YBR are read.")
     bits, signed = int(content.BitsStored), int(content.PixelRepresentation) == 1
@@ -120,7 +132,7 @@ def _axes(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.shape[0] < values.shape[2] else np.moveaxis(values, 2, 0)
 
 
-def _checked(values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype in (np.uint8, np.uint16):
-        return values
-    return as_shares(values)
+def _checked(values: NDArray[Any], bits: int | None) -> NDArray[Any]:
+    if values.dtype == np.uint16:
+        return values if bits in (None, 16) else widened(values, bits)
+    return values if values.dtype == np.uint8 else as_shares(values)

@@ -11,7 +11,7 @@ from unisono.data.datasets import DataConfig, Dataset, datasets
 from unisono.data.sources.arrays import number
 from unisono.data.sources.images import list_images
 from unisono.data.sources.locate import given_path
-from unisono.data.sources.read_all import read_all
+from unisono.data.sources.read_all import read_all, remarks
 from unisono.data.sources.select import choose_rows
 
 
@@ -65,6 +65,7 @@ def load(config: DataConfig) -> Dataset:
         owner_names,
         unreadable=tuple(problems),
         held_out=not apart,
+        remarks=remarks([files[row] for row in rows], images, config),
     )
 
 

@@ -19,6 +19,7 @@ from unisono.core.client_data import as_bytes
 from unisono.core.errors import UnreadableImagesError, UserError
 from unisono.data.sources.convert import at_depth, resize, with_channels
 from unisono.data.sources.deep import DICOM, TIFF, MissingPackageError, read_deep
+from unisono.data.value_range import widened
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,6 +29,8 @@ DAMAGED = (UserError, OSError, SyntaxError, ValueError, EOFError, struct.error, 
 """Errors that decoders raise at damaged files."""
 DEPTHS = (torch.uint8, torch.uint16, torch.float32)
 """Types of images, each holding all values of those before it."""
+BITS_PER_SAMPLE = 258
+"""The tag of TIFF."""
 Size = tuple[int, int]
 """Height and width."""
 Problem = tuple[Path, str]
@@ -90,6 +93,7 @@ def read_readable(
     size: Size | None,
     squeeze: bool = False,
     dtype: torch.dtype | None = None,
+    bits: int | None = None,
     on_read: Callable[[int], None] = lambda number: None,
 ) -> tuple[Tensor, list[int], list[Problem]]:
     """Return the images that can be read, their positions among the files, and what is wrong with each of the others.
@@ -102,13 +106,14 @@ def read_readable(
         size: what they are centre-cropped and resized to; None where all must have the size of the first readable one.
         squeeze: resize without the crop.
         dtype: of the result; that of the deepest file where None.
+        bits: as for ``read_image``.
         on_read: told how many files are done after each.
     """
     problems: dict[int, str] = {}
 
     def read(position: int) -> Tensor | None:
         try:
-            return read_image(files[position], channels, size, squeeze)
+            return read_image(files[position], channels, size, squeeze, bits)
         except UnreadableImagesError as error:
             problems[position] = error.problems[0][1]
             return None
@@ -143,7 +148,9 @@ def read_thumbnails(files: Sequence[Path], edge: int, squeeze: bool = False) -> 
     return torch.cat([with_channels(image, 3) for image in images])
 
 
-def read_image(file: File, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
+def read_image(
+    file: File, channels: int | None, size: Size | None = None, squeeze: bool = False, bits: int | None = None
+) -> Tensor:
     """Return one file as uint8, uint16 or floats of shape (channels, height, width), upright as its EXIF data say.
 
     Args:
@@ -151,18 +158,20 @@ def read_image(file: File, channels: int | None, size: Size | None = None, squee
         channels: 1 for grey, 3 for RGB, or as many as it has; its own where None.
         size: what it is centre-cropped and resized to; None leaves it as it is.
         squeeze: resize without the crop.
+        bits: that images in words of 16 bits use, where their files do not say so; None: all 16.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        deep = read_deep(file) if isinstance(file, Path) else None
+        deep = read_deep(file, bits) if isinstance(file, Path) else None
         if deep is not None:
             return _fitted(torch.from_numpy(np.ascontiguousarray(deep)), channels, size, squeeze)
         with Image.open(file if isinstance(file, Path) else io.BytesIO(file.content)) as image:
             if size is not None:
                 # A JPEG decodes much faster at a fraction of its size; twice the target leaves the quality to resizing.
                 image.draft("L" if channels == 1 else "RGB", (2 * max(size), 2 * max(size)))
-            return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze)
+            stated = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))[0]
+            return image_tensor(ImageOps.exif_transpose(image), channels, size, squeeze, stated if 8 < stated < 16 else bits)
     except MissingPackageError:
         raise
     except (*DAMAGED, Image.DecompressionBombError) as error:
@@ -170,7 +179,9 @@ def read_image(file: File, channels: int | None, size: Size | None = None, squee
         raise UnreadableImagesError([(_path(file), reason)], 1) from error
 
 
-def image_tensor(image: Image, channels: int | None, size: Size | None = None, squeeze: bool = False) -> Tensor:
+def image_tensor(
+    image: Image, channels: int | None, size: Size | None = None, squeeze: bool = False, bits: int | None = None
+) -> Tensor:
     """Return a Pillow image as uint8, one of 16 bits as uint16, of shape (channels, height, width).
 
     Args:
@@ -178,6 +189,7 @@ def image_tensor(image: Image, channels: int | None, size: Size | None = None, s
         channels: 1 for grey, 3 for RGB; its own where None.
         size: what it is centre-cropped and resized to with antialiasing; None leaves it as it is.
         squeeze: resize without the crop.
+        bits: that an image of 16 bits uses; None: all.
     """
     from PIL import Image, ImageOps
 
@@ -187,7 +199,9 @@ def image_tensor(image: Image, channels: int | None, size: Size | None = None, s
         values = np.asarray(image)
         if values.size and not 0 <= int(values.min()) <= int(values.max()) <= 65535:
             raise UserError("its pixels have 32 bits, save them with 8 or 16.")
-        return _fitted(torch.from_numpy(values.astype(np.uint16))[None], channels, size, squeeze)
+        words = values.astype(np.uint16)
+        words = words if bits is None else widened(words, bits)
+        return _fitted(torch.from_numpy(words)[None], channels, size, squeeze)
     if "transparency" in image.info:
         image = image.convert("RGBA")
     if channels not in (None, 1, 3):
@@ -208,8 +222,12 @@ def _fitted(image: Tensor, channels: int | None, size: Size | None, squeeze: boo
 
 
 def _walk(folder: Path) -> Iterable[Path]:
+    above = {str(folder): [os.path.realpath(folder)]}
     for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        real = {name: os.path.realpath(os.path.join(place, name)) for name in folders if not name.startswith(".")}
+        # A link to a folder that it lies in would never end.
+        folders[:] = [name for name in real if real[name] not in above[place]]
+        above |= {os.path.join(place, name): [*above[place], real[name]] for name in folders}
         yield from (Path(place, name) for name in files if not name.startswith("."))
 
 

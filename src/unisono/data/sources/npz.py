@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unisono.core.errors import UserError
-from unisono.core.mapped import open_mapped
-from unisono.data.datasets import DataConfig, Dataset, datasets, hold_out_test
+from unisono.core.mapped import open_mapped, some_chunks
+from unisono.data.datasets import DataConfig, Dataset, datasets, hold_out_test, with_samples
 from unisono.data.sources.arrays import channels_first, number, number_both
 from unisono.data.sources.locate import given_path, reading
-from unisono.data.value_range import as_shares
+from unisono.data.sources.white import dark_remarks
+from unisono.data.value_range import as_shares, widened
 
 SAMPLE_KEYS = ("x", "images", "series")
+CHUNK = 1024
 
 
 @datasets.register("npz")
@@ -37,12 +39,27 @@ def load(config: DataConfig) -> Dataset:
     path = given_path(config, "an .npz or .npy file")
     if path.is_dir():
         raise UserError(f"data.path must name an .npz or .npy file, but {path} is a folder.")
-    dataset = read_arrays(path)
+    dataset = _with_all_bits(read_arrays(path), path, config.bits)
     if path.suffix == ".npy":
         num_trained = len(dataset.samples) - int(config.test_fraction * len(dataset.samples))
         parts = dataset.samples[:num_trained], dataset.samples[num_trained:]
         return replace(dataset, samples=parts[0], test_samples=parts[1], held_out=True)
     return dataset if len(dataset.test_samples) else hold_out_test(dataset, config.test_fraction)
+
+
+def _with_all_bits(dataset: Dataset, path: Path, bits: int | None) -> Dataset:
+    """Return images in words of 16 bits as ``data.bits`` says, or with a remark where they use few of them."""
+    if dataset.samples.dtype != torch.uint16 or bits == 16:
+        return dataset
+    if bits is None:
+        highest = max((int(part.numpy().max()) for part in some_chunks(dataset.samples, CHUNK) if part.numel()), default=0)
+        return replace(dataset, remarks=dark_remarks(highest, str(path)))
+    if path.suffix == ".npy":
+        raise UserError(
+            f"data.bits = {bits} is for .npz files and folders, and {path} is read where it lies: multiply its values by "
+            f"{2 ** (16 - bits)}, and leave data.bits out."
+        )
+    return with_samples(dataset, lambda images: torch.from_numpy(widened(images.numpy(), bits)))
 
 
 def read_arrays(path: Path) -> Dataset:

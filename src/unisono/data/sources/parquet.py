@@ -44,7 +44,7 @@ class ParquetSamples:
     owners: tuple[str, ...] | None
 
 
-def read_parquet(path: Path, input_shape: tuple[int, ...], squeeze: bool = False) -> ParquetSamples:
+def read_parquet(path: Path, input_shape: tuple[int, ...], squeeze: bool = False, bits: int | None = None) -> ParquetSamples:
     """Return the samples of a parquet file.
 
     They lie in the only column of image files (bytes, or a struct with the field ``bytes``), else in the only column of lists
@@ -54,6 +54,7 @@ def read_parquet(path: Path, input_shape: tuple[int, ...], squeeze: bool = False
         path: of the file.
         input_shape: of one sample of the network.
         squeeze: resize images without the crop.
+        bits: that images in words of 16 bits use; None: all.
     """
     try:
         import pyarrow
@@ -71,11 +72,12 @@ def read_parquet(path: Path, input_shape: tuple[int, ...], squeeze: bool = False
         if is_image and len(input_shape) != 3:
             raise UserError(f"{path} holds images, and the network takes samples of shape {input_shape}.")
         if is_image:
-            samples, rows, problems = _images(path, _column(file, names[0]), file.metadata.num_rows, input_shape, squeeze)
+            contents, number = _column(file, names[0]), file.metadata.num_rows
+            samples, rows, problems = _images(path, contents, number, input_shape, squeeze, bits)
         else:
             parts = [_numbers(path, names, table, input_shape) for table in _tables(file, names)]
             # What a number means is decided by all of them.
-            samples = as_samples(np.concatenate(parts), input_shape) if parts else torch.empty(0, *input_shape)
+            samples = as_samples(np.concatenate(parts), input_shape, bits) if parts else torch.empty(0, *input_shape)
             rows, problems = list(range(len(samples))), []
     known = None if owners is None else tuple(str(owners[row]) for row in rows)
     return ParquetSamples(samples, tuple(rows), tuple(problems), known)
@@ -139,7 +141,7 @@ def _column(file: Any, name: str) -> Iterator[list[Any]]:
 
 
 def _images(
-    path: Path, parts: Iterator[list[Any]], number: int, input_shape: tuple[int, ...], squeeze: bool
+    path: Path, parts: Iterator[list[Any]], number: int, input_shape: tuple[int, ...], squeeze: bool, bits: int | None
 ) -> tuple[Tensor, list[int], list[Problem]]:
     """Return the images of all rows that can be read, in the depth of the deepest, their rows, and what is wrong."""
     channels, height, width = input_shape
@@ -150,7 +152,7 @@ def _images(
     for part in parts:
         contents = [value["bytes"] if isinstance(value, dict) else value for value in part]
         packed = [Packed(Path(f"{path}#{start + place}"), content or b"") for place, content in enumerate(contents)]
-        found, kept, bad = read_readable(packed, channels, (height, width), squeeze)
+        found, kept, bad = read_readable(packed, channels, (height, width), squeeze, bits=bits)
         if DEPTHS.index(found.dtype) > DEPTHS.index(images.dtype):
             images = at_depth(images, found.dtype)
         images[len(rows) : len(rows) + len(kept)] = at_depth(found, images.dtype)

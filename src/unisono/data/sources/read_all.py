@@ -15,6 +15,7 @@ from unisono.core.errors import UnreadableImagesError
 from unisono.core.progress import tell
 from unisono.data.image_cache import Wanted, cached_images
 from unisono.data.sources.images import DEPTHS, Problem, read_image, read_readable
+from unisono.data.sources.white import dark_remarks, highest_value, some
 
 if TYPE_CHECKING:
     from unisono.data.datasets import DataConfig
@@ -38,12 +39,26 @@ def read_all(files: Sequence[Path], config: DataConfig) -> tuple[Tensor, list[in
     channels = config.channels or (uncommon[0] if uncommon else 3)
     if some:
         shape = (channels, *size) if size else (channels, some[0].shape[1], some[0].shape[2])
-        wanted = Wanted(shape, chosen or deepest, config.squeeze, size is not None, chosen is not None)
+        wanted = Wanted(shape, chosen or deepest, config.squeeze, size is not None, chosen is not None, config.bits)
         if len(files) * wanted.num_bytes > config.memory_share * psutil.virtual_memory().total:
             return cached_images(files, wanted, cache_folder(), config.on_error == "skip")
     return read_readable(
-        files, channels, size, config.squeeze, chosen, on_read=lambda done: tell("reading images", done, len(files))
+        files, channels, size, config.squeeze, chosen, config.bits, lambda done: tell("reading images", done, len(files))
     )
+
+
+def remarks(files: Sequence[Path], images: Tensor, config: DataConfig) -> tuple[str, ...]:
+    """Return what the user should know of the depth of images.
+
+    Args:
+        files: of images.
+        images: as they were read.
+        config: the table ``[data]``.
+    """
+    if config.bits is not None or (images.dtype == torch.uint8 and config.depth is None):
+        return ()
+    looked_at = some(files, NUM_LOOKED_AT)
+    return dark_remarks(highest_value(looked_at), f"{len(looked_at)} files looked at")
 
 
 def cache_folder() -> Path:
@@ -56,9 +71,9 @@ def _some_images(files: Sequence[Path], config: DataConfig) -> list[Tensor]:
     """Return a few images of the chosen size, from all over the list, with the depth and the channels that they have."""
     size = None if config.image_size is None else (config.image_size, config.image_size)
     images = []
-    for position in sorted({len(files) * number // NUM_LOOKED_AT for number in range(NUM_LOOKED_AT)} if files else ()):
+    for file in some(files, NUM_LOOKED_AT):
         try:
-            images.append(read_image(files[position], None, size, config.squeeze))
+            images.append(read_image(file, None, size, config.squeeze, config.bits))
         except UnreadableImagesError:
             continue
     return images
