@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,6 @@ from unisono.core.context import Context as Place
 from unisono.core.errors import ClientError, UserError
 from unisono.core.method import Method, methods
 from unisono.core.payload import Payload
-from unisono.deploy.bounds import num_parameters
 from unisono.deploy.ledger import Ledger
 from unisono.deploy.policy_tables import BoundsTable
 from unisono.deploy.refusal import RefusedError
@@ -303,9 +304,14 @@ def test_payloads_without_anything_are_refused_as_failures(clients: Clients, tmp
         client.answer(replace(request(Run(clients, SIMPLE)), broadcast=Payload()))
 
 
-def test_weights_are_counted_without_drawing_them(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To draw numbers for tensors without memory, torch imports its compiler."""
-    method = Run(clients, merge(SIMPLE, {"model": {"backbone": "resnet18"}})).method
-    expected = sum(tensor.numel() for tensor in method.build_networks().state_dict().values())
-    monkeypatch.setattr("torch._refs.normal", lambda *arguments, **options: pytest.fail("numbers were drawn"))
-    assert num_parameters(method) == expected
+@pytest.mark.parametrize("backbone", ["resnet18", "cct-2-3x2"])
+def test_weights_are_counted_without_the_compiler(backbone: str) -> None:
+    """To draw numbers for tensors without memory, torch would import it, which takes a client seconds."""
+    code = (
+        "import sys; from unisono.deploy.bounds import num_parameters; from unisono.testing.tiny import TinyFederation; "
+        f"method = TinyFederation('simclr', over={{'model': {{'backbone': '{backbone}'}}}}).method; "
+        "number = num_parameters(method); has_compiler = 'torch._dynamo' in sys.modules; "
+        "expected = sum(tensor.numel() for tensor in method.build_networks().state_dict().values()); "
+        "sys.exit(has_compiler or number != expected)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

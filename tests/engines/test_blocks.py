@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from functools import partial
+from multiprocessing import Pipe
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from socket import SO_SNDBUF, SOL_SOCKET, socket
@@ -17,8 +18,9 @@ import torch
 from unisono.core.payload import Payload
 from unisono.core.wire import read
 from unisono.engines import worker_pool
-from unisono.engines.blocks import SumsBlock, new_block
+from unisono.engines.blocks import Reports, SumsBlock, new_block, receive
 from unisono.federation.aggregate import Accumulator, assign_shards
+from unisono.federation.client_turn import ClientStats
 from unisono.methods.local_training import LocalTraining
 from unisono.models import optimizers
 from unisono.models.optimizers import Optimizer
@@ -54,6 +56,36 @@ def test_what_does_not_fit_lies_elsewhere() -> None:
     assert sums.room(torch.rand(40)).data_ptr() == first.data_ptr()
 
 
+def test_sums_of_the_next_shard_lie_behind_those_of_the_last_while_there_is_room() -> None:
+    sums = SumsBlock(new_block(600))
+    tensors = [torch.rand(60) for _ in range(3)]
+    for number, tensor in enumerate(tensors[:2]):
+        if number:
+            assert sums.follow()
+        place = sums.room(tensor).copy_(tensor)
+        layout = sums.layout(Payload({"net": {"w": place}}))
+        assert layout is not None
+        found = read(layout, sums._block[sums.start :]).groups["net"]["w"]
+        assert torch.equal(found, tensor)
+    assert torch.equal(sums._block[:240].view(torch.float32), tensors[0]), "the first sum still lies there"
+    assert not sums.follow(), "512 of 600 bytes are taken, and a third sum takes 256"
+    sums.clear()
+    assert sums.room(tensors[2]).data_ptr() == sums._block.data_ptr()
+
+
+@pytest.mark.parametrize(("seconds", "messages"), [(0.0, 3), (1000.0, 0)])
+def test_reports_are_held_back_while_a_message_has_just_gone(seconds: float, messages: int) -> None:
+    ours, theirs = Pipe()
+    reports = Reports(theirs, seconds)
+    clients = [ClientStats(client, 5, 0, 0, 0.1, {}) for client in range(3)]
+    for stats in clients:
+        reports.add(stats)
+    found = []
+    while ours.poll():
+        found.append(receive(ours))
+    assert found == [("report", [stats]) for stats in clients][:messages]
+
+
 def test_a_block_is_in_no_process_before_it_is_written() -> None:
     before = _resident()
     block = new_block(64 << 20)
@@ -62,8 +94,12 @@ def test_a_block_is_in_no_process_before_it_is_written() -> None:
     assert _resident() - before > 48 << 20
 
 
-def test_sums_wait_for_those_of_a_slow_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("slack", "copies"), [(2048, True), (worker_pool.SLACK, False)])
+def test_sums_wait_for_those_of_a_slow_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slack: int, copies: bool) -> None:
     """One worker runs all other shards meanwhile: it may use its block again only when the sums there were copied."""
+    copied, detach = [], Accumulator.detach
+    monkeypatch.setattr(worker_pool, "SLACK", slack)
+    monkeypatch.setattr(Accumulator, "detach", lambda self: (copied.append(1), detach(self))[1])
     expected = TinyFederation("simclr", over=TWELVE, clients=many_clients()).run(until=1)
     step = LocalTraining.client_step
 
@@ -74,6 +110,7 @@ def test_sums_wait_for_those_of_a_slow_shard(monkeypatch: pytest.MonkeyPatch, tm
 
     monkeypatch.setattr(LocalTraining, "client_step", slow)
     assert same_bits(TinyFederation("simclr", workers=2, over=TWELVE, clients=many_clients()).run(until=1), expected)
+    assert bool(copied) == copies, "a block with room for all sums of a worker is used on"
     died = tmp_path / "died"
 
     def dies_once(self: Any, nets: Any, received: Any, local: Any, data: Any, ctx: Any) -> Any:
@@ -93,6 +130,7 @@ def test_sums_wait_while_the_next_shard_fails(monkeypatch: pytest.MonkeyPatch) -
     make = partial(TinyFederation, "simclr", over=over, clients=many_clients())
     num_samples = dict(enumerate(SIZES * 2))
     failing = set(assign_shards(num_samples)[4])
+    monkeypatch.setattr(worker_pool, "SLACK", 2048)
     step = LocalTraining.client_step
 
     def faulty(self: Any, nets: Any, received: Any, local: Any, data: Any, ctx: Any) -> Any:

@@ -16,6 +16,7 @@ from unisono.models.nets import (
     lent_state,
     load_state,
     mix_states,
+    set_mode,
     state_view,
     update_ema,
     weight_divergence,
@@ -255,3 +256,22 @@ def test_networks_lend_their_tensors_in_their_own_thread_alone():
         assert lent_state(net)["weight"].data_ptr() == net.weight.data_ptr()
     assert found["weight"].data_ptr() != net.weight.data_ptr()
     assert lent_state(net)["weight"].data_ptr() != net.weight.data_ptr()
+
+
+def test_a_state_names_tied_weights_once_and_buffers_last() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.Linear(3, 3))
+    net[2].weight = net[1].weight
+    names = [name for name, _ in net.named_parameters()]
+    assert list(state_view(net)) == [*names, "0.running_mean", "0.running_var"]
+    assert "2.weight" not in names
+
+
+def test_a_mode_reaches_every_part() -> None:
+    net = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout()))
+    set_mode(net, False)
+    assert not any(part.training for part in net.modules())
+    net[1][0].train()
+    set_mode(net, False)
+    assert not net[1][0].training
+    set_mode(net, True)
+    assert all(part.training for part in net.modules())

@@ -160,4 +160,6 @@ def _views(layout: Layout, buffer: Tensor) -> dict[str, Tensor]:
 
 
 # A pickled payload is one run of bytes; torch's own way would open a file per tensor between processes.
-copyreg.pickle(Payload, lambda payload: (from_bytes, (to_bytes(payload),)))
+copyreg.pickle(
+    Payload, lambda payload: (from_bytes, (to_bytes(payload),)) if payload.groups or payload.scalars else (Payload, ())
+)

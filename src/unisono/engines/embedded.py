@@ -131,16 +131,17 @@ class EmbeddedEngine:
         self,
         tasks: list[ShardTask],
         broadcast: Payload,
-        on_client_end: Callable[[ClientStats], None],
+        on_clients_end: Callable[[Sequence[ClientStats]], None],
         on_result: Callable[[int, PhaseResult], None],
     ) -> None:
         if self._pool is not None:
-            self._pool.run(tasks, broadcast, on_client_end, on_result)
+            self._pool.run(tasks, broadcast, on_clients_end, on_result)
             return
         if self._runner is None:
             raise RuntimeError("the engine is not open")
         for task in tasks:
-            on_result(task.shard, self._runner.run(task, broadcast, on_client_end=on_client_end))
+            result = self._runner.run(task, broadcast, on_client_end=lambda stats: on_clients_end([stats]))
+            on_result(task.shard, result)
 
 
 @contextmanager
@@ -157,14 +158,15 @@ def _shared_memory_explained() -> Iterator[None]:
         ) from error
 
 
-def _once_per_client(phase: str, callbacks: Sequence[Callback]) -> Callable[[ClientStats], None]:
+def _once_per_client(phase: str, callbacks: Sequence[Callback]) -> Callable[[Sequence[ClientStats]], None]:
     """Return a function that tells callbacks of each client once, though a shard may be redone."""
     seen: set[int] = set()
 
-    def tell(stats: ClientStats) -> None:
-        if stats.client_id not in seen:
-            seen.add(stats.client_id)
-            for callback in callbacks:
-                callback.on_client_end(phase, stats)
+    def tell(clients: Sequence[ClientStats]) -> None:
+        for stats in clients:
+            if stats.client_id not in seen:
+                seen.add(stats.client_id)
+                for callback in callbacks:
+                    callback.on_client_end(phase, stats)
 
     return tell

@@ -83,7 +83,7 @@ class ShardRunner:
         self,
         task: ShardTask,
         broadcast: Payload,
-        on_client_start: Callable[[int], None] = lambda client_id: None,
+        on_client_start: Callable[[int], object] = lambda client_id: None,
         on_client_end: Callable[[ClientStats], None] = lambda stats: None,
         room: Callable[[Tensor], Tensor] = torch.empty_like,
     ) -> PhaseResult:

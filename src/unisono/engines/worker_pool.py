@@ -21,7 +21,7 @@ from unisono.core.errors import ClientError, MethodError
 from unisono.core.payload import Payload
 from unisono.core.registry import UserFiles
 from unisono.core.wire import Layout, lay_out, read, write
-from unisono.engines.blocks import SumsBlock, Tasks, new_block, receive, send
+from unisono.engines.blocks import Reports, SumsBlock, Tasks, new_block, receive, send
 from unisono.engines.memory import give_back_memory
 from unisono.engines.shards import ShardRunner, ShardTask, WorkerSetup
 from unisono.federation.client_turn import ClientStats
@@ -32,6 +32,8 @@ HELD_SHARDS = 2
 """Shards a worker holds at most: one under way, and the next one in advance."""
 PIPE = 100_000
 """Bytes of a message that a pipe holds before anybody reads it."""
+REPORT_SECONDS = 0.1
+"""Seconds after which a worker reports clients of a shard that is not done: every message takes time from a worker."""
 QUIET_LIMIT = 60.0
 """Seconds without any processor time after which a worker with a shard is stuck (a fork may inherit a lock) and replaced."""
 MAX_DEATHS = 3
@@ -44,25 +46,37 @@ NO_CLIENT = -1
 class _Worker:
     """A process, the shards it has been handed (the first one is under way), and the block its sums come back in.
 
-    The block is used again for the next shard, once the worker has asked for it: sums that still wait there for those of
-    earlier shards are copied then.
+    Sums of several shards lie in the block side by side while there is room. Then the worker asks to begin anew, and sums that
+    still wait there for those of earlier shards are copied.
+
+    Args:
+        process: the process.
+        connection: our end of its pipe.
+        block: shared memory for sums.
+        desk: shared memory in which the worker writes the client under way: a message would take longer.
     """
 
     process: Any
     connection: Connection
     block: Tensor
-    last: PhaseResult | None = None
+    desk: Tensor
+    attached: list[PhaseResult] = field(default_factory=list)
     tasks: list[ShardTask] = field(default_factory=list)
-    client_id: int | None = None
+    client_id: int = NO_CLIENT
     since: float = 0.0
     processor_seconds: float = 0.0
     quiet_since: float = field(default_factory=time.monotonic)
 
+    @property
+    def at_work(self) -> int:
+        """The client under way."""
+        return int(self.desk)
+
     def free_block(self) -> None:
         """Copy sums that wait in the block: it is about to be written over."""
-        if self.last is not None:
-            self.last.accumulator.detach()
-        self.last = None
+        for result in self.attached:
+            result.accumulator.detach()
+        self.attached.clear()
 
 
 class WorkerPool:
@@ -113,10 +127,13 @@ class WorkerPool:
         self,
         tasks: Sequence[ShardTask],
         broadcast: Payload,
-        on_client_end: Callable[[ClientStats], None],
+        on_clients_end: Callable[[Sequence[ClientStats]], None],
         on_result: Callable[[int, PhaseResult], None],
     ) -> None:
-        """Run all shards; ``on_result`` takes each result, whose sums may lie in the worker's block while they wait."""
+        """Run all shards; ``on_result`` takes each result, whose sums may lie in the worker's block while they wait.
+
+        ``on_clients_end`` may be told of a client more than once.
+        """
         layout = lay_out(broadcast)
         write(broadcast, layout, self._broadcast)
         waiting = list(reversed(tasks))
@@ -133,10 +150,8 @@ class WorkerPool:
                 except (EOFError, OSError):
                     waiting += self._replace_dead(index, deaths, lost, "its worker process died (killed, or out of memory?)")
                     continue
-                if kind == "start":
-                    worker.client_id, worker.since = content, time.monotonic()
-                elif kind == "report":
-                    on_client_end(content)
+                if kind == "report":
+                    on_clients_end(content)
                 elif kind == "room":
                     worker.free_block()
                     with suppress(OSError):
@@ -146,12 +161,13 @@ class WorkerPool:
                 elif kind == "error":
                     raise RuntimeError(f"a worker could not run its shard:\n{content}")
                 else:
-                    result, sums = content
+                    result, sums, start = content
                     shard = worker.tasks.pop(0).shard
-                    worker.client_id = None
-                    if sums is not None:  # otherwise, sums of an earlier shard may still lie there
-                        result.accumulator.attach(read(sums, worker.block))
-                        worker.last = result
+                    worker.client_id = NO_CLIENT
+                    if sums is not None:
+                        result.accumulator.attach(read(sums, worker.block[start:]))
+                        worker.attached.append(result)
+                    on_clients_end(result.stats)
                     result.failures += lost.pop(shard, [])
                     on_result(shard, result)
                     num_left -= 1
@@ -159,7 +175,7 @@ class WorkerPool:
             if not ready:
                 waiting += self._replace_stuck(deaths, lost)
         for worker in self._workers:
-            worker.last = None
+            worker.attached.clear()
 
     def close(self) -> None:
         """End all workers."""
@@ -183,8 +199,11 @@ class WorkerPool:
             return []
         late: list[ShardTask] = []
         for index, worker in enumerate(self._workers):
-            if worker.client_id is not None and time.monotonic() - worker.since > self._timeout:
-                deaths[worker.client_id] = MAX_DEATHS - 1
+            client_id, now = worker.at_work, time.monotonic()
+            if client_id != worker.client_id:
+                worker.client_id, worker.since = client_id, now
+            elif client_id != NO_CLIENT and now - worker.since > self._timeout:
+                deaths[client_id] = MAX_DEATHS - 1
                 late += self._replace_dead(index, deaths, lost, f"no answer within {self._timeout:g} s")
         return late
 
@@ -216,7 +235,7 @@ class WorkerPool:
         if not dead.tasks:
             return []
         task, *others = dead.tasks
-        culprit = NO_CLIENT if dead.client_id is None else dead.client_id
+        culprit = dead.at_work
         deaths[culprit] = deaths.get(culprit, 0) + 1
         if deaths[culprit] < MAX_DEATHS:
             return dead.tasks
@@ -245,15 +264,16 @@ class WorkerPool:
         # A forked child holds copies of our ends of all pipes; unless it closes them, nobody notices when we die.
         inherited = [ours, *(worker.connection for worker in self._workers)] if self._start_method == "fork" else []
         device = self._devices[index % len(self._devices)]
+        desk = new_block(8).view(torch.int64).fill_(NO_CLIENT)
         process = context.Process(
             target=_work,
-            args=(UserFiles(), self._setup, device, theirs, self._broadcast, block, inherited),
+            args=(UserFiles(), self._setup, device, theirs, self._broadcast, block, desk, inherited),
             daemon=True,
             name=f"worker {index}",
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours, block)
+        return _Worker(process, ours, block, desk)
 
 
 def _work(
@@ -263,6 +283,7 @@ def _work(
     connection: Connection,
     broadcast: Tensor,
     block: Tensor,
+    desk: Tensor,
     inherited: list[Connection],
 ) -> None:
     """Run shards and send their results until the other end of the pipe closes.
@@ -279,16 +300,13 @@ def _work(
     try:
         runner = ShardRunner(setup, device)
         tasks = Tasks(connection, SumsBlock(block))
+        reports = Reports(connection, REPORT_SECONDS)
         while True:
             task, layout = tasks.next()
-            result = runner.run(
-                task,
-                read(layout, broadcast),
-                on_client_start=lambda client_id: send(connection, ("start", client_id)),
-                on_client_end=lambda stats: send(connection, ("report", stats)),
-                room=tasks.room,
-            )
-            send(connection, ("done", (result, tasks.moved(result))))
+            reports.clear()
+            result = runner.run(task, read(layout, broadcast), desk.fill_, reports.add, tasks.room)
+            desk.fill_(NO_CLIENT)
+            send(connection, ("done", (result, *tasks.moved(result))))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except MethodError as error:

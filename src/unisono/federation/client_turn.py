@@ -192,7 +192,8 @@ def _settings_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_default_dtype(dtype)
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
         torch.set_grad_enabled(gradients)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)

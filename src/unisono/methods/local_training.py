@@ -25,7 +25,7 @@ from unisono.methods.training_loop import Batch, Loss, LossTerms, TrainingConfig
 from unisono.models.backbones import Backbone, ModelConfig, is_part, make_backbone
 from unisono.models.half_precision import in_precision
 from unisono.models.micro_batch import can_take_parts, in_parts
-from unisono.models.nets import build_seeded, get_state, lent_state, load_state, update_ema
+from unisono.models.nets import build_seeded, get_state, lent_state, load_state, set_mode, update_ema
 from unisono.models.norms import batch_norm_learns
 from unisono.models.optimizer_state import get_optimizer_state, load_optimizer_state
 from unisono.models.pretrained import TRUNK, load_pretrained
@@ -284,7 +284,7 @@ class LocalTraining(Method[C]):
         roles = self.network_roles(ctx.phase)
         self.load_networks(nets, received, local, ctx)
         for name, net in nets.items():
-            net.train(name not in roles.frozen)
+            set_mode(net, name not in roles.frozen)
         learning_rate = self.training.learning_rate_at(ctx.round, self.info.num_rounds)
         trained = {
             f"{name}.{path}": parameter
@@ -295,7 +295,7 @@ class LocalTraining(Method[C]):
         }
         optimizer = make_optimizer(self.training, list(trained.values()), learning_rate)
         load_optimizer_state(optimizer, trained, memory or {})
-        moves = (lambda: self.update_targets(nets, ctx.phase)), (lambda: None)
+        moves = (lambda: self.update_targets(nets, ctx.phase) if roles.targets else None), (lambda: None)
         before_step, after_step = moves if self.moves_targets_first else reversed(moves)
         with (
             in_precision(nets, self.training.precision),

@@ -18,7 +18,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
-from unisono.models.half_precision import Precision
+from unisono.models.half_precision import Precision, rounded_once
 from unisono.models.optimizers import Optimizer
 
 T = TypeVar("T")
@@ -233,7 +233,8 @@ def train_locally(
                 num_skipped += 1
                 continue
             before_step()
-            terms = loss_terms(loss(batch, views), source)
+            with rounded_once(training.precision, ctx.device):
+                terms = loss_terms(loss(batch, views), source)
             if num_steps == 0:
                 _check_first(terms["loss"], batch, ctx, source)
             optimizer.zero_grad()

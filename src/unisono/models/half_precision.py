@@ -8,7 +8,7 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -68,9 +68,15 @@ class HalfPrecision(nn.Module):
 
     def forward(self, x: Tensor, *others: Any) -> Any:
         """Return the output of ``net``; each of them in float32 where it returns several tensors."""
-        with torch.autocast(x.device.type, dtype=self.dtype):
+        # A weight that was rounded without gradients must not serve a pass that needs them.
+        with torch.autocast(x.device.type, dtype=self.dtype, cache_enabled=torch.is_grad_enabled()):
             output = self.net(x, *others)
         return tuple(part.float() for part in output) if isinstance(output, tuple) else output.float()
+
+
+def rounded_once(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Return a block in which a weight is rounded once, however many passes read it: the forward passes of one step."""
+    return torch.autocast(device.type, enabled=False) if precision in _TYPES else nullcontext()
 
 
 @contextmanager

@@ -57,12 +57,26 @@ def lent_state(module: nn.Module) -> dict[str, Tensor]:
 
 def state_view(module: nn.Module) -> dict[str, Tensor]:
     """Return the state itself, without gradients: it changes as the module trains, so read it at once."""
-    state = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    # named_parameters() walks through all parts once more, which a small network feels.
+    parameters: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    seen: set[int] = set()
     for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, parameter in part._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameters[prefix + name] = parameter.detach()
         for name, buffer in part._buffers.items():
             if buffer is not None and buffer.is_floating_point() and name not in part._non_persistent_buffers_set:
-                state[f"{path}.{name}" if path else name] = buffer.detach()
-    return state
+                buffers[prefix + name] = buffer.detach()
+    return parameters | buffers
+
+
+def set_mode(module: nn.Module, training: bool) -> None:
+    """Set train or eval mode where a part has the other one: ``train`` writes to every part, even to change nothing."""
+    if any(part.training != training for part in module.modules()):
+        module.train(training)
 
 
 def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
