@@ -14,6 +14,7 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
+from tests.attacks import attack
 from tests.deploy.test_client import EXCHANGE, SHARING, Clients, Run
 from unisono.core.addressing import address, parse
 from unisono.core.config import merge
@@ -127,6 +128,11 @@ def named(record: RoundRecord) -> dict[int, list[str]]:
     return {client: names for client, names in told.items() if names}
 
 
+@attack(
+    "B8",
+    "Sends neighbours samples of another type, shape, number or range, sealed or not, or what cannot be opened",
+    "its mail alone is left out; neighbours name it",
+)
 @pytest.mark.parametrize("lie", [*HIDDEN, *UNSEALED])
 def test_mail_that_cannot_be_used_is_left_out(
     lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: Any, caplog: pytest.LogCaptureFixture
