@@ -12,7 +12,7 @@ from torch import Tensor
 from unisono.core.addressing import by_sender, parse
 from unisono.core.client_data import ClientData, as_float
 from unisono.core.forms import check_form
-from unisono.core.payload import Form, Payload, Tensors
+from unisono.core.payload import Form, Payload
 
 log = logging.getLogger("unisono.client")
 LOUDEST = 10.0
@@ -93,19 +93,23 @@ def usable_mail(
         data: the client's own.
     """
     reasons: dict[int, str] = {}
-    groups: dict[str, Tensors] = {}
-    for group, form in forms.items():
-        for sender, tensors in by_sender(received.groups.get(group, {})).items():
+    found = [group for group in forms if group in received.groups]
+    for group in found:
+        form = {**forms[group], "points": _form_like(forms[group]["points"], data)}
+        for sender, tensors in by_sender(received.groups[group]).items():
             try:
-                check_form(group, tensors, {**form, "points": _form_like(form["points"], data)}, {})
+                check_form(group, tensors, form, {})
                 if not len(tensors["points"]):
                     raise ValueError(f"{group}/points is empty")
             except ValueError as error:
                 reasons[sender] = str(error)
-    for group in forms.keys() & received.groups.keys():
-        mail = received.groups[group]
-        groups[group] = {name: tensor for name, tensor in mail.items() if parse(name).sender not in reasons}
-    return received.with_groups(**groups) if reasons else received, left_out(reasons)
+    if not reasons:
+        return received, {}
+    groups = {
+        group: {name: tensor for name, tensor in received.groups[group].items() if parse(name).sender not in reasons}
+        for group in found
+    }
+    return received.with_groups(**groups), left_out(reasons)
 
 
 def left_out(reasons: Mapping[int, str]) -> dict[str, float]:
