@@ -4,8 +4,12 @@ import re
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.core.payloads import tensors
+from unisono.core.addressing import by_sender
 from unisono.core.client_data import ClientData
 from unisono.core.payload import Payload
 from unisono.data.received import DataWithReceived, join_buffers, mail_form, make_buffer, usable_mail
@@ -76,3 +80,21 @@ def test_mail_must_be_like_ones_own_samples(own: Tensor, sent: Tensor, reason: s
     assert metrics == {"left_out.4": 1.0}
     assert (list(found.groups["offers"]), list(found.groups["other"])) == (list(good), ["x"])
     assert re.search(f"the mail of client 4 is left out: offers/points .*{reason}", caplog.text)
+
+
+LIKELY = st.sampled_from([SAMPLES[:2], torch.ones(2, 1, 4), torch.full((2, 1, 4), torch.nan), torch.arange(2)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["4>0.points", "4>0.rows", "4>.points", "4>0.x"]), LIKELY | tensors(), max_size=3),
+    st.booleans(),
+)
+def test_no_mail_ends_a_clients_step(mail: dict[str, Tensor], is_image: bool) -> None:
+    own = SAMPLES if is_image else torch.ones(3, 1, 4)
+    data = ClientData(own, torch.arange(2))
+    forms = {"offers": mail_form(tuple(own.shape[1:]), 5, with_rows=True)}
+    found, metrics = usable_mail(Payload({"offers": mail}), forms, data)
+    assert bool(metrics) == bool(mail and not found.groups["offers"])
+    buffer = make_buffer(by_sender(found.groups["offers"]), own)
+    assert (buffer["points"].dtype, buffer["points"].shape[1:]) == (own.dtype, own.shape[1:])
