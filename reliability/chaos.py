@@ -267,6 +267,7 @@ def chaos(first: int = 0, number: int = 5000, jobs: int = 2) -> int:
         print(f"seed {schedule.seed}: {'; '.join(schedule.problems)}")
     print(
         f"{number} schedules, {sum(schedule.is_finished for schedule in played)} played to their end, "
+        f"{sum(bool(schedule.counted) for schedule in played)} models compared after their last round, "
         f"{sum(schedule.restarts for schedule in played)} restarts of the server, {len(bad)} broken promises"
     )
     return 1 if bad else 0

@@ -23,13 +23,12 @@ from unisono.config import Config, resolve
 from unisono.core.config import make_section, merge
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
+from unisono.core.forms import is_sealed
 from unisono.core.method import RunInfo
-from unisono.core.payload import Payload
 from unisono.deploy.client import DeployedClient
 from unisono.deploy.directories import CLIENT_FILE, ClientConfig, ClientDirectory, write_config
 from unisono.deploy.identity import KnownKeys
 from unisono.deploy.init import create_federation
-from unisono.deploy.sealing import is_sealed
 from unisono.deploy.server import public_tree
 from unisono.engines.flower.client_app import make_client_app
 from unisono.engines.flower.engine import OUTLIER, FlowerEngine, ServerPolicy
@@ -292,16 +291,6 @@ def test_an_exchange_through_the_server_has_the_bits_of_one_without_walls(tmp_pa
     names = [name for name in expected.server.flatten() if name.startswith("encoder")]
     assert names
     assert all(torch.equal(found.server.flatten()[name], expected.server.flatten()[name]) for name in names)
-
-
-def test_points_that_nobody_sealed_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clients = Clients(tmp_path, **SHARING)
-    run = Run(clients, EXCHANGE)
-    routed = Payload({"offers": {"1>0.points": torch.zeros(2, 1, 16, 16, dtype=torch.uint8), "1>0.rows": torch.arange(2)}})
-    asked = Request(0, 0, "train", 0, run.run_spec, routed=routed)
-    with pytest.raises(ClientError, match="its own log says why"):
-        clients.handlers[0].answer(asked)
-    assert "looks like samples that nobody has sealed" in caplog.text
 
 
 def test_states_survive_a_restart_of_the_client(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from unisono.core.forms import is_sealed
 from unisono.deploy.certificates import make_node_key, write_secret
-from unisono.deploy.sealing import Sealer, is_sealed
+from unisono.deploy.sealing import Sealer
 
 PLACE = "run|3|points"
 

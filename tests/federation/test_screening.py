@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unisono.core.payload import Payload, Reduce, Reveals, Share
-from unisono.federation.screening import too_long, update_norm
+from unisono.federation.screening import too_long, unlike, update_norm
 
 SHARES = {"net": Share(Reduce.MEAN, Reveals.PARAMETERS), "means": Share(Reduce.STACK, Reveals.STATISTICS)}
 
@@ -38,3 +38,12 @@ def test_sites_of_different_size_stay() -> None:
 def test_a_third_of_liars_does_not_hide_itself() -> None:
     honest = {client: 1.0 + client / 20 for client in range(7)}
     assert list(too_long({**honest, 7: 1000.0, 8: 1000.0, 9: 1000.0}, 10.0)) == [7, 8, 9]
+
+
+def test_most_clients_say_which_shapes_are_right() -> None:
+    right, wrong = {"net": {"w": (2, 3)}}, {"net": {"w": (3, 2)}}
+    assert unlike({0: wrong, 1: right, 2: right}) == {
+        0: "group 'net' has tensors of other names or shapes than most clients sent"
+    }
+    assert list(unlike({0: right, 1: {"net": {"v": (2, 3)}}, 2: right, 3: {}})) == [1], "who sends no such group is not wrong"
+    assert unlike({0: {}}) == {}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 pytest.importorskip("flwr")
 
@@ -19,7 +21,9 @@ from reliability.federation import Everybody
 from tests.core.payloads import PAYLOADS
 from tests.engines.flower.grid import InstantGrid
 from tests.federation.counting import Counting, Diary
-from unisono.core.payload import Payload
+from unisono.core.client_data import ClientData
+from unisono.core.context import Context
+from unisono.core.payload import Payload, Reduce, Share, Update
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
 from unisono.engines.flower.messages import answer_content, payload_record, read_request, with_checksum
 from unisono.federation.aggregate import AggregationConfig
@@ -113,9 +117,31 @@ NAMED: dict[str, tuple[Callable[[RecordDict], RecordDict], str]] = {
 """Lies that ended a run, took a sum over or spoilt a log before they were looked for, and the reason that is told."""
 
 
-def learn(lie: Callable[[RecordDict], RecordDict] | None, liar: int = LIAR) -> tuple[ServerState, Diary]:
+class Loose(Counting):
+    """A method with a group that clients received nothing like of, and that has no form."""
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return {**super().shares, "loose": Share(Reduce.MEAN)}
+
+    def client_step(
+        self, nets: nn.ModuleDict, received: Payload, local: Payload, data: ClientData, ctx: Context
+    ) -> tuple[Update, Payload]:
+        update, local = super().client_step(nets, received, local, data, ctx)
+        return replace(update, payload=update.payload.with_groups(loose={"x": torch.ones(3)})), local
+
+
+SCREENED = AggregationConfig(screen=10.0)
+
+
+def learn(
+    lie: Callable[[RecordDict], RecordDict] | None,
+    liar: int = LIAR,
+    kind: type[Counting] = Counting,
+    aggregation: AggregationConfig = SCREENED,
+) -> tuple[ServerState, Diary]:
     """Run two rounds with the liar, or without it where there is no lie."""
-    method = Counting.make(num_clients=len(SIZES))
+    method = kind.make(num_clients=len(SIZES))
     postprocessor = Postprocessor(PrivacyConfig(), CompressionConfig(), method.shares)
     data = FederatedDataset(torch.zeros(sum(SIZES), 1), torch.arange(sum(SIZES)).split(list(SIZES)), None)
     nets, cpu = prepare_nets(method, torch.device("cpu")), torch.device("cpu")
@@ -131,7 +157,6 @@ def learn(lie: Callable[[RecordDict], RecordDict] | None, liar: int = LIAR) -> t
         content = answer_content(done)
         return lie(content) if client == liar and lie is not None else content
 
-    aggregation = AggregationConfig(screen=10.0)
     policy = ServerPolicy(method, postprocessor, aggregation, 60.0, poll=0.0)
     engine = FlowerEngine(InstantGrid(reply), Everybody(len(SIZES), SIZES.__getitem__), policy, "{}")  # type: ignore[arg-type]
     config = LoopConfig(federation=FederationConfig(rounds=ROUNDS, strict=False), aggregation=aggregation)
@@ -157,6 +182,21 @@ def test_a_lie_is_named(lie: str, liar: int) -> None:
         assert [failure.client_id for failure in record.failures] == [liar], "nobody else suffers"
         assert NAMED[lie][1] in record.failures[0].reason
     assert torch.equal(number_of(state), number_of(learn(None, liar)[0]))
+
+
+UNLIKE = sends(loose={"x": torch.ones(4)})
+
+
+@pytest.mark.parametrize("screen", [0.0, 10.0])
+@pytest.mark.parametrize("rule", ["mean", "median", "trimmed-mean", "multi-krum"])
+@pytest.mark.parametrize("liar", range(len(SIZES)))
+def test_shapes_that_nobody_declared_are_those_of_most(screen: float, rule: Any, liar: int) -> None:
+    rules = AggregationConfig(screen=screen, rule=rule, trim=0.25)
+    state, diary = learn(UNLIKE, liar, Loose, rules)
+    for record in diary.records:
+        (failure,) = record.failures
+        assert (failure.client_id, "other names or shapes than most" in failure.reason) == (liar, True)
+    assert torch.equal(number_of(state), number_of(learn(None, liar, Loose, rules)[0]))
 
 
 def test_an_honest_answer_counts() -> None:

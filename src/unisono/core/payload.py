@@ -46,14 +46,14 @@ class Form:
         most: the largest length that a word may stand for.
         low: the smallest value.
         high: the largest value.
-        dtype: the type.
+        dtype: the type; None: any.
     """
 
     shape: tuple[int | str, ...]
     most: int = 0
     low: float = -math.inf
     high: float = math.inf
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype | None = torch.float32
 
 
 UNIT = 1.01
@@ -68,7 +68,7 @@ class Share:
         reduce: the rule.
         reveals: the kind of information.
         form: of each tensor by name, where clients receive no such group to compare with; else ``server_step`` has to bear
-            whatever a client sends.
+            whatever a client sends. What clients send each other goes by its name without the address.
     """
 
     reduce: Reduce

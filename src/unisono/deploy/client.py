@@ -20,16 +20,16 @@ import torch
 from torch import nn
 
 from unisono import __version__
-from unisono.core.addressing import parse
 from unisono.core.client_data import ClientData
 from unisono.core.config import parse_json
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, UserError
-from unisono.core.payload import Payload, Reveals, Tensors, Update
+from unisono.core.payload import Payload
 from unisono.data.views import make_views
 from unisono.deploy.bounds import check_question
 from unisono.deploy.directories import PAUSED_FILE, ClientDirectory
 from unisono.deploy.ledger import Kind
+from unisono.deploy.mail import Mail
 from unisono.deploy.masked_sums import MaskedSums
 from unisono.deploy.members import take_members
 from unisono.deploy.negotiation import (
@@ -46,7 +46,6 @@ from unisono.deploy.negotiation import (
 from unisono.deploy.policy import Books, Gate
 from unisono.deploy.refusal import NOT_NOW, RefusedError
 from unisono.deploy.resources import keep_states, time_limit
-from unisono.deploy.sealing import Sealer, is_sealed
 from unisono.deploy.states import ClientStateFiles
 from unisono.deploy.supervisor import restart_tasks
 from unisono.engines.devices import resolve_devices
@@ -239,10 +238,8 @@ class ClientRun:
         return ClientStateFiles(path, run.checkpoint_every * (run.keep_checkpoints + 1) + 1)
 
     @cached_property
-    def _sealer(self) -> Sealer:
-        if not self._directory.key.is_file():
-            raise UserError(f"This needs a key of the client, {self._directory.key}, as 'unisono deploy init' makes them.")
-        return Sealer(self._client_id, self._directory.key, self._directory.keys)
+    def _mail(self) -> Mail:
+        return Mail(self._directory, self._run, self.method, self.gate)
 
     def answer(self, request: Request) -> ClientResult:
         """Run the client's step from its local state, save the new state, and seal and mask what must be."""
@@ -250,11 +247,13 @@ class ClientRun:
         if not self._states.has(request.local):
             log.warning("the state that the server names is not on this disk: beginning anew")
         ctx = replace(request.context(self._device), secret=self._secret)
-        opened = replace(request, routed=self._opened(request))
+        routed, left_out = self._mail.opened(request)
+        opened = replace(request, routed=routed)
         local = self._states.load(request.local)
         done = run_client(self.method, self._nets, opened.received, local, self._data, ctx, self._postprocessor)
-        update = self.gate.release(done.update, opened.received, self._postprocessor)
-        update = self._sealed(update, request)
+        update = replace(done.update, metrics={**done.update.metrics, **left_out})
+        update = self.gate.release(update, opened.received, self._postprocessor)
+        update = self._mail.sealed(update, request)
         card, masked = None, self._masks and bool(masked_groups(self.method, ctx))
         if masked:
             update, card = self._sums.begin(self._run, request, update, ctx, self.config, self.method, self.gate.intent)
@@ -290,52 +289,3 @@ class ClientRun:
         allowed: tuple[str, ...] = self._directory.config.allow.probes
         told = {name: round(value, 3) for name, value in scores.items() if name in allowed}
         return {"scores": told, "owner": self.gate.sent(Payload(), told)}
-
-    # --- what neighbours send each other
-
-    def _sealed(self, update: Update, request: Request) -> Update:
-        """Return the update with every tensor of data sealed for those it is meant for."""
-        shares = self.method.shares
-        groups = {
-            group: self._seal_group(tensors, request) if shares[group].reveals is Reveals.DATA else tensors
-            for group, tensors in update.payload.groups.items()
-        }
-        return replace(update, payload=Payload(groups))
-
-    def _seal_group(self, tensors: Tensors, request: Request) -> Tensors:
-        neighbours = self._neighbours(request.seed)
-        sealed = {}
-        for name, tensor in tensors.items():
-            place = parse(name)
-            receivers = neighbours if place.receiver is None else [place.receiver]
-            if not set(receivers) <= set(neighbours):
-                raise ValueError(f"{name} is addressed to a client that is no neighbour")
-            self.gate.exchange(receivers, len(tensor))
-            sealed[name] = self._sealer.seal(tensor, receivers, self._place(request, place.name))
-        return sealed
-
-    def _opened(self, request: Request) -> Payload:
-        """Return what only this client received, with sealed tensors opened; unsealed points are refused."""
-        shape = self.method.info.input_shape
-        groups: dict[str, Tensors] = {}
-        for group, tensors in request.routed.groups.items():
-            opened = {}
-            for name, tensor in tensors.items():
-                if not is_sealed(tensor):
-                    if tuple(tensor.shape[1:]) == shape:
-                        raise ValueError(f"{group}/{name} looks like samples that nobody has sealed")
-                    opened[name] = tensor
-                    continue
-                place = parse(name)
-                if place.sender is None:
-                    raise ValueError(f"{group}/{name} is sealed and does not name its sender")
-                opened[name] = self._sealer.open(tensor, place.sender, self._place(request, place.name))
-            groups[group] = opened
-        return Payload(groups, request.routed.scalars)
-
-    def _neighbours(self, seed: int) -> list[int]:
-        graph = self.method.client_graph(seed)
-        return [] if graph is None else list(graph.neighbors(self._client_id))
-
-    def _place(self, request: Request, part: str) -> str:
-        return f"{self._run}|{request.round}|{part}"

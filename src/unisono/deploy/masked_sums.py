@@ -10,6 +10,7 @@ from typing import Any
 
 from unisono.config import Config
 from unisono.core.context import Context
+from unisono.core.forms import is_sealed
 from unisono.core.method import Method
 from unisono.core.payload import Payload, Update
 from unisono.deploy.directories import ClientDirectory
@@ -17,7 +18,6 @@ from unisono.deploy.identity import NodeIdentity
 from unisono.deploy.policy import Books
 from unisono.deploy.policy_tables import num_bytes
 from unisono.deploy.refusal import RefusedError
-from unisono.deploy.sealing import is_sealed
 from unisono.engines.flower.messages import Request
 from unisono.engines.flower.sums import as_hex, from_hex, masked_groups, masked_payload, read_cards, sum_layout, sum_terms
 from unisono.privacy.masked_vector import Template

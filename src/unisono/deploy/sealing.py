@@ -26,10 +26,10 @@ from torch import Tensor
 
 from unisono.core.config import parse_json
 from unisono.core.errors import UserError
+from unisono.core.forms import SEALED
 from unisono.core.payload import Payload
 from unisono.core.wire import from_bytes, to_bytes
 
-MAGIC = b"unisono sealed 1\n"
 NONCE_BYTES = 12
 
 
@@ -64,7 +64,7 @@ class Sealer:
         body = nonce + AESGCM(content).encrypt(nonce, to_bytes(Payload({"sealed": {"tensor": tensor}})), bound)
         wrapped = {str(receiver): self._wrap(content, receiver, bound).hex() for receiver in receivers}
         header = json.dumps({"from": self._client_id, "keys": wrapped, "length": len(body)}).encode()
-        whole = MAGIC + len(header).to_bytes(4, "little") + header + body
+        whole = SEALED + len(header).to_bytes(4, "little") + header + body
         rows = max(1, len(tensor))
         width = -(-len(whole) // rows)
         padded = bytearray(whole + bytes(rows * width - len(whole)))
@@ -73,11 +73,11 @@ class Sealer:
     def open(self, sealed: Tensor, sender: int, place: str) -> Tensor:
         """Return the tensor that ``seal`` was given; raise a ValueError if sender, receiver, place or content do not match."""
         data = sealed.reshape(-1).numpy().tobytes()
-        if not data.startswith(MAGIC):
+        if not data.startswith(SEALED):
             raise ValueError("the tensor is not sealed")
-        start = len(MAGIC) + 4
+        start = len(SEALED) + 4
         try:
-            length = int.from_bytes(data[len(MAGIC) : start], "little")
+            length = int.from_bytes(data[len(SEALED) : start], "little")
             header = parse_json(data[start : start + length])
             body = data[start + length : start + length + int(header["length"])]
             bound = f"{place}|{sender}".encode()
@@ -87,7 +87,7 @@ class Sealer:
             content = self._aead(sender, bound).decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], bound)
             plain = AESGCM(content).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], bound)
             return from_bytes(plain, of_others=True).groups["sealed"]["tensor"]
-        except (InvalidTag, LookupError, TypeError, ValueError) as error:
+        except (InvalidTag, LookupError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"a sealed tensor of client {sender} cannot be opened: {error or 'it was changed'}") from error
 
     def shared_secret(self, other: int, purpose: bytes) -> bytes:
@@ -111,10 +111,3 @@ class Sealer:
 
     def _aead(self, other: int, bound: bytes) -> AESGCM:
         return AESGCM(self.shared_secret(other, b"unisono seal|" + bound))
-
-
-def is_sealed(tensor: Tensor) -> bool:
-    """Return whether ``seal`` made this tensor."""
-    if tensor.dtype != torch.uint8 or tensor.numel() < len(MAGIC):
-        return False
-    return tensor.reshape(-1)[: len(MAGIC)].numpy().tobytes() == MAGIC

@@ -15,11 +15,12 @@ from pydantic import Field
 from torch import Tensor
 
 from unisono.core.config import Section
-from unisono.core.errors import UserError
+from unisono.core.errors import MethodError, UserError
 from unisono.core.payload import Aggregate, Payload, Reduce, Share, Tensors, Update
 from unisono.federation.robust import coordinate_median, krum_selection, num_cut, trimmed_mean, weighted_mean
 
 NUM_SHARDS = 8
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 class AggregationConfig(Section):
@@ -62,6 +63,15 @@ class AggregationConfig(Section):
             )
 
 
+def mean_shapes(payload: Payload, shares: Mapping[str, Share]) -> dict[str, Shapes]:
+    """Return the shapes of all tensors that are averaged, by group and name."""
+    return {
+        group: {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for group, tensors in payload.groups.items()
+        if group in shares and shares[group].reduce is Reduce.MEAN
+    }
+
+
 def assign_shards(clients: Mapping[int, int], num_shards: int = NUM_SHARDS) -> list[list[int]]:
     """Assign clients to shards of about equally many samples, each shard in order of client id.
 
@@ -87,6 +97,7 @@ class Accumulator:
         shares: the method's declared shares.
         config: rule and weighting.
         room: gives memory like a tensor for its sum, such as shared memory.
+        shapes: those that the first client of a phase sent, by group; shards in one process share them.
     """
 
     def __init__(
@@ -94,10 +105,12 @@ class Accumulator:
         shares: Mapping[str, Share],
         config: AggregationConfig,
         room: Callable[[Tensor], Tensor] = torch.empty_like,
+        shapes: dict[str, Shapes] | None = None,
     ) -> None:
         self._shares = shares
         self._config = config
         self._room = room
+        self._shapes = {} if shapes is None else shapes
         self.sums: dict[str, dict[str, Tensor]] = {}
         self.weights: dict[str, float] = {}
         self.counts: dict[str, int] = {}
@@ -109,9 +122,10 @@ class Accumulator:
     def add(self, update: Update) -> None:
         """Add one client; raise a ValueError, and add nothing, if its tensors do not fit those of the clients before."""
         weight = 1.0 if self._config.weighting == "uniform" else update.weight
-        for group, tensors in update.payload.groups.items():
-            if group in self.sums:
-                _check_alike(group, self.sums[group], tensors)
+        means = mean_shapes(update.payload, self._shares)
+        for group, shapes in means.items():
+            _check_alike(group, self._shapes.get(group, shapes), shapes)
+        self._shapes.update(means)
         for group, tensors in update.payload.groups.items():
             self.counts[group] = self.counts.get(group, 0) + 1
             if self._is_summed(group):
@@ -125,10 +139,14 @@ class Accumulator:
             self.metrics[name] = (total + weight * value, total_weight + weight)
 
     def merge(self, other: Accumulator) -> None:
-        """Add the next shard."""
+        """Add the next shard; raise a MethodError if its clients sent other shapes."""
+        for group, shapes in other._shapes.items():
+            try:
+                _check_alike(group, self._shapes.setdefault(group, shapes), shapes)
+            except ValueError as error:
+                raise MethodError(f"client_step must send tensors of the same shape from every client: {error}.") from error
         for group, tensors in other.sums.items():
             if group in self.sums:
-                _check_alike(group, self.sums[group], tensors)
                 _add_to(self.sums[group], tensors)
                 self.weights[group] += other.weights[group]
             else:
@@ -238,12 +256,11 @@ def _mean_of_rows(server: Tensors, entries: Sequence[tuple[int, float, Tensors]]
     return means
 
 
-def _check_alike(group: str, sums: Tensors, tensors: Tensors) -> None:
+def _check_alike(group: str, known: Shapes, shapes: Shapes) -> None:
     """Raise a ValueError unless names and shapes agree; torch would broadcast a smaller tensor in silence."""
-    shapes, others = ({name: tuple(tensor.shape) for name, tensor in part.items()} for part in (sums, tensors))
-    if shapes != others:
-        name = min(name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name))
-        raise ValueError(f"{group}/{name} has shape {others.get(name)}, but other clients sent {shapes.get(name)}")
+    if known != shapes:
+        name = min(name for name in known.keys() | shapes.keys() if known.get(name) != shapes.get(name))
+        raise ValueError(f"{group}/{name} has shape {shapes.get(name)}, but other clients sent {known.get(name)}")
 
 
 def _add_to(sums: dict[str, Tensor], tensors: Tensors, weight: float = 1.0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
 from pydantic import Field
@@ -13,8 +13,9 @@ from torch import Tensor
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.errors import DivergedError, UserError
+from unisono.core.forms import check_form, check_mail, check_names
 from unisono.core.method import Method
-from unisono.core.payload import Form, Payload, Reduce, Reveals, Share, Tensors, Update
+from unisono.core.payload import Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.core.wire import lay_out
 
 MOST_NAME = 256
@@ -79,10 +80,12 @@ def check_update(update: Update, shares: Mapping[str, Share], received: Payload)
         elif shares[group].reduce is Reduce.MEAN and group in received.groups:
             _check_shapes(group, tensors, received.groups[group])
     check_finite(update.payload, LARGEST)
+    lengths = {name: len(tensor) for name, tensor in received.tensors() if tensor.dim()}
     for group, tensors in update.payload.groups.items():
-        form = shares[group].form
-        if form is not None:
-            _check_form(group, tensors, form, received)
+        share = shares[group]
+        if share.form is not None:
+            check = check_mail if share.reveals is Reveals.DATA else check_form
+            check(group, tensors, share.form, lengths)
 
 
 def check_weight(update: Update, most: float) -> None:
@@ -116,31 +119,8 @@ def own_rows(group: str, received: Payload, client_id: int) -> Tensors:
     return {name: tensor[client_id] for name, tensor in received.groups[group].items()}
 
 
-def _check_names(group: str, tensors: Tensors, expected: Collection[str]) -> None:
-    if tensors.keys() != set(expected):
-        name = sorted(tensors.keys() ^ set(expected))[0]
-        raise ValueError(f"{group}/{name} is {'missing' if name in expected else 'unknown'}")
-
-
-def _check_form(group: str, tensors: Tensors, form: Mapping[str, Form], received: Payload) -> None:
-    _check_names(group, tensors, form)
-    lengths = {name: len(tensor) for name, tensor in received.tensors() if tensor.dim()}
-    for name, wanted in form.items():
-        tensor = tensors[name]
-        for axis, length in zip(wanted.shape, tensor.shape, strict=False):
-            if isinstance(axis, str) and "/" not in axis and length <= wanted.most:
-                lengths.setdefault(axis, length)
-        if tuple(tensor.shape) != tuple(lengths.get(axis) if isinstance(axis, str) else axis for axis in wanted.shape):
-            most = f" with at most {wanted.most}" if wanted.most else ""
-            raise ValueError(f"{group}/{name} has shape {tuple(tensor.shape)}, expected {wanted.shape}{most}")
-        if tensor.dtype != wanted.dtype:
-            raise ValueError(f"{group}/{name} has type {tensor.dtype}, expected {wanted.dtype}")
-        if tensor.numel() and not wanted.low <= float(tensor.min()) <= float(tensor.max()) <= wanted.high:
-            raise ValueError(f"{group}/{name} holds values beyond {wanted.low:g} to {wanted.high:g}")
-
-
 def _check_shapes(group: str, tensors: Tensors, expected: Tensors) -> None:
-    _check_names(group, tensors, expected)
+    check_names(group, tensors, expected)
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
             raise ValueError(f"{group}/{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")

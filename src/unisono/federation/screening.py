@@ -1,14 +1,16 @@
-"""Screening of updates by their length: one that is far longer than the others of its round is left out, and named."""
+"""Screening of updates: one that is far longer than the others of its round, or unlike them, is left out and named."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 
 import torch
 
 from unisono.core.payload import Payload, Reduce, Share
+from unisono.federation.aggregate import Shapes
 
 FEWEST = 4
 """Answers below which a median says little."""
@@ -58,3 +60,19 @@ def too_long(norms: Mapping[int, float], limit: float) -> dict[int, str]:
         for client, norm in norms.items()
         if not norm - middle <= limit * deviation
     }
+
+
+def unlike(shapes: Mapping[int, Mapping[str, Shapes]]) -> dict[int, str]:
+    """Return the clients that sent tensors of other shapes than most, with the reason.
+
+    Args:
+        shapes: of what is averaged, by client and group.
+    """
+    found: dict[int, str] = {}
+    for group in dict.fromkeys(group for sent in shapes.values() for group in sent):
+        counts = Counter(tuple(sorted(sent[group].items())) for sent in shapes.values() if group in sent)
+        usual = dict(counts.most_common(1)[0][0])
+        for client, sent in shapes.items():
+            if group in sent and sent[group] != usual:
+                found[client] = f"group {group!r} has tensors of other names or shapes than most clients sent"
+    return found

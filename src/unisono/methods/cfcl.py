@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from unisono.core.errors import UserError
 from unisono.core.method import register
 from unisono.losses.contrastive import nt_xent, triplet
-from unisono.methods.exchange import DataExchange, ExchangeConfig
+from unisono.methods.exchange import DataExchange
 from unisono.methods.local_training import Batch, LossTerms
 from unisono.methods.negatives import ExchangeBatch, Negatives, draw_negatives
+from unisono.methods.selection import ExchangeConfig
 from unisono.models.heads import mlp
 
 

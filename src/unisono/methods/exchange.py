@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
@@ -28,18 +29,18 @@ from unisono.core.client_data import ClientData, as_float
 from unisono.core.context import Context
 from unisono.core.errors import MethodError, UserError
 from unisono.core.method import Phase
-from unisono.core.payload import Aggregate, Payload, Reduce, Reveals, Share, Tensors, Update
+from unisono.core.payload import Aggregate, Form, Payload, Reduce, Reveals, Share, Tensors, Update
 from unisono.data.graph import ClientGraph, GraphConfig, make_graph
 from unisono.data.outbox import deliver, make_ledger, pack_messages
-from unisono.data.received import DataWithReceived, join_buffers, make_buffer
-from unisono.evaluation.delay import DelayConfig, exchange_seconds, upload_seconds
+from unisono.data.received import DataWithReceived, join_buffers, mail_form, make_buffer, usable_mail
+from unisono.evaluation.delay import exchange_seconds, upload_seconds
 from unisono.methods.local_training import LocalTraining
 from unisono.methods.negatives import Draws
 from unisono.methods.schedule import Schedule
 from unisono.methods.selection import (
     Embed,
     EmbedPair,
-    SelectionConfig,
+    ExchangeConfig,
     choose_reserve,
     draw_for,
     look_at_candidates,
@@ -55,21 +56,6 @@ KEPT = ("reserves", "buffer", "drawn")
 """Groups of a client's state that outlast an aggregation."""
 EMBED_BATCH = 256
 """Samples per forward pass when points are compared: few enough that activations stay in the cache."""
-
-
-class ExchangeConfig(SelectionConfig):
-    """Amount and timing of the exchange."""
-
-    buffer: Literal["last", "unlimited"] = Field("last", description="points of the last pull only, or of all pulls")
-    pull_steps: int | None = Field(
-        None, ge=1, description="T_p, steps between pulls, a multiple of training.local_steps; unset: as many as these"
-    )
-    pull_at_start: bool = Field(
-        True, description="pull before the first step too; false: first after pull_steps steps, as in the paper"
-    )
-    aggregation_steps: int = Field(50, ge=1, description="T_a, steps between aggregations, a multiple of training.local_steps")
-    restart_optimizer: bool = Field(True, description="forget the optimiser's moments at every aggregation")
-    delay: DelayConfig = Field(default_factory=DelayConfig, description="rates and widths of the modelled seconds")
 
 
 E = TypeVar("E", bound=ExchangeConfig, default=Any)
@@ -119,12 +105,25 @@ class DataExchange(LocalTraining[E]):
     def shares(self) -> Mapping[str, Share]:
         shares = dict(super().shares)
         if self.config.selection != "none":
-            shares["offers"] = Share(Reduce.STACK, Reveals.DATA)
+            shares["offers"] = Share(Reduce.STACK, Reveals.DATA, self._mail_forms["offers"])
         if self.config.by_importance:
-            shares["reserve"] = Share(Reduce.STACK, Reveals.DATA)
+            shares["reserve"] = Share(Reduce.STACK, Reveals.DATA, self._mail_forms["reserves"])
         if self.config.by_importance and self.config.importance_model == "local":
-            shares["local_networks"] = Share(Reduce.STACK, Reveals.PARAMETERS)
+            shares["local_networks"] = Share(Reduce.STACK, Reveals.PARAMETERS, self._network_form)
         return shares
+
+    @cached_property
+    def _mail_forms(self) -> Mapping[str, Mapping[str, Form]]:
+        """Forms of what neighbours send each other, by the name of the group that a client receives."""
+        return {
+            "offers": mail_form(self.info.input_shape, self.config.points_per_pull, with_rows=True),
+            "reserves": mail_form(self.info.input_shape, self.config.num_reserve),
+        }
+
+    @cached_property
+    def _network_form(self) -> Mapping[str, Form]:
+        networks = _only(super().init_server(Context(0)), self.shared_networks)
+        return {name: Form(tuple(tensor.shape), dtype=tensor.dtype) for name, tensor in networks.tensors()}
 
     def phases(self, round: int, server: Payload) -> Sequence[Phase]:
         if not self.schedule.pulls(round):
@@ -211,15 +210,16 @@ class DataExchange(LocalTraining[E]):
         if ctx.phase == "push":
             rows = data.indices[choose_reserve(self.config, data, ctx.rng("reserve"))]
             return Update(ctx.client_id, float(len(data)), Payload({"reserve": {"points": data.samples[rows]}})), local
+        received, left_out = usable_mail(received, self._mail_forms, data)
         if "reserves" in received.groups:
             local = local.with_groups(reserves=received.groups["reserves"])
         if self._synchronizes(ctx):
             local = self._synchronized(received, local, ctx)
         if local.scalars.get("synchronized") != self.schedule.interval_of(ctx.round):
             return Update(ctx.client_id, 0.0, Payload()), local
-        if ctx.phase == "offer":
-            return self._offer(nets, received, local, data, ctx)
-        return self._train(nets, received, local, data, ctx)
+        step = self._offer if ctx.phase == "offer" else self._train
+        update, local = step(nets, received, local, data, ctx)
+        return replace(update, metrics={**update.metrics, **left_out}), local
 
     def _synchronizes(self, ctx: Context) -> bool:
         """Return whether clients take the global networks: in the first phase of an interval that trains or offers."""
@@ -259,7 +259,8 @@ class DataExchange(LocalTraining[E]):
             if neighbor in networks and neighbor in reserves:
                 theirs = Payload.unflatten(networks[neighbor])
                 candidates = data.samples[data.indices[table["positions"]]]
-                losses = receivers_losses(config, embed, embed_pair, theirs, reserves[neighbor], candidates)
+                seen = receivers_losses(config, embed, embed_pair, theirs, reserves[neighbor], candidates)
+                losses = seen if bool(seen.isfinite().all()) else None
             progress = ctx.round / self.info.num_rounds
             rows = data.indices[draw_for(config, table, neighbor, losses, progress, ctx.rng(f"draw for {neighbor}"))]
             offers |= {address(neighbor, "points"): data.samples[rows], address(neighbor, "rows"): rows}

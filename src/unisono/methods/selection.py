@@ -21,6 +21,7 @@ from unisono.core.client_data import ClientData, as_float
 from unisono.core.config import Section
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Tensors
+from unisono.evaluation.delay import DelayConfig
 
 Embed = Callable[[Payload, Tensor], Tensor]
 """Embeddings of samples through the networks of a payload, shape (num_samples, dim), on the CPU."""
@@ -51,6 +52,21 @@ class SelectionConfig(Section):
     def by_importance(self) -> bool:
         """True if clients need each other's reserves."""
         return self.selection == "importance"
+
+
+class ExchangeConfig(SelectionConfig):
+    """Amount and timing of the exchange."""
+
+    buffer: Literal["last", "unlimited"] = Field("last", description="points of the last pull only, or of all pulls")
+    pull_steps: int | None = Field(
+        None, ge=1, description="T_p, steps between pulls, a multiple of training.local_steps; unset: as many as these"
+    )
+    pull_at_start: bool = Field(
+        True, description="pull before the first step too; false: first after pull_steps steps, as in the paper"
+    )
+    aggregation_steps: int = Field(50, ge=1, description="T_a, steps between aggregations, a multiple of training.local_steps")
+    restart_optimizer: bool = Field(True, description="forget the optimiser's moments at every aggregation")
+    delay: DelayConfig = Field(default_factory=DelayConfig, description="rates and widths of the modelled seconds")
 
 
 def choose_reserve(config: SelectionConfig, data: ClientData, generator: torch.Generator) -> Tensor:

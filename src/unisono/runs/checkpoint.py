@@ -106,42 +106,42 @@ class Checkpoints:
             raise DamagedError(f"checkpoint {directory.name} is damaged ({error})") from error
 
     def _write(self, directory: Path, state: ServerState, store: ClientStateStore, log_lengths: Mapping[str, int]) -> None:
-        files: dict[str, tuple[int, int]] = {}
+        previous, manifest = self._previous_manifest(state.round)
+        # With many clients a manifest is large: the new one is made of the old, so that memory holds one of them.
+        files, versions = manifest["files"], manifest["clients"]
+        for client in [client for client in versions if int(client) not in store]:
+            del files[_client_file(int(client))], versions[client]
         for name, payload in (("server.safetensors", state.server), ("optimizer.safetensors", state.optimizer)):
             files[name] = _write_sum(directory / name, payload)
-        previous = self._previous_manifest(state.round)
-        versions: dict[str, int] = {}
         for client_id in store:
             name, version = _client_file(client_id), store.version(client_id)
-            if previous is not None and previous[1]["clients"].get(str(client_id)) == version:
-                _link(previous[0] / name, directory / name)
-                files[name] = previous[1]["files"][name]
+            if versions.get(str(client_id)) == version:
+                _link(previous / name, directory / name)
             else:
                 files[name] = _write_sum(directory / name, store.get(client_id))
-            versions[str(client_id)] = version
-        manifest = {
-            "round": state.round,
-            "releases": state.num_releases,
-            "files": files,
-            "clients": versions,
-            "logs": dict(log_lengths),
-        }
-        write_and_sync(directory / MANIFEST, json.dumps(manifest, indent=1).encode())
+                versions[str(client_id)] = version
+        manifest |= {"round": state.round, "releases": state.num_releases, "logs": dict(log_lengths)}
+        content = bytearray()
+        for part in json.JSONEncoder().iterencode(manifest):  # dumps holds all parts at a time, which is seven times as much
+            content += part.encode()
+        write_and_sync(directory / MANIFEST, content)
         sync_directory(directory / "clients")
         sync_directory(directory)
 
-    def _previous_manifest(self, before: int) -> tuple[Path, dict[str, Any]] | None:
-        """Return the checkpoint whose files of unchanged clients are linked instead of written again.
+    def _previous_manifest(self, before: int) -> tuple[Path, dict[str, Any]]:
+        """Return the checkpoint whose files of unchanged clients are linked instead of written again; an empty one if none.
 
         It is the last but one before a round, where more than one is kept: two neighbours never share a file, so that damage to
         one leaves the other good. Later ones are what a resumed run passed over as damaged.
         """
-        found: list[tuple[Path, dict[str, Any]]] = []
+        to_pass = 1 if self._keep > 1 else 0
         for round in reversed([round for round in self.rounds() if round < before]):
             with suppress(OSError, ValueError, LookupError, TypeError):
-                found.append((self._path(round), _manifest(self._path(round))))
-        number = 1 if self._keep > 1 else 0
-        return found[number] if len(found) > number else None
+                if to_pass == 0:
+                    return self._path(round), _manifest(self._path(round))
+                _manifest(self._path(round))
+                to_pass -= 1
+        return self._directory, {"files": {}, "clients": {}}
 
     def _path(self, round: int) -> Path:
         return self._directory / f"round-{round:06d}"

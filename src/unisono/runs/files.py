@@ -57,7 +57,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             raise
 
 
-def write_and_sync(path: Path, content: bytes) -> None:
+def write_and_sync(path: Path, content: bytes | bytearray) -> None:
     """Write a file through to the disk."""
     with path.open("wb") as file:
         file.write(content)

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from unisono.core.context import Context
 from unisono.core.errors import ClientError, describe
 from unisono.core.method import Method
-from unisono.core.payload import Payload
+from unisono.core.payload import Payload, Reduce
 from unisono.engines.flower.membership import SILENT, Membership
 from unisono.engines.flower.messages import (
     EMPTY,
@@ -32,12 +32,12 @@ from unisono.engines.flower.messages import (
 )
 from unisono.engines.flower.pace import Pace
 from unisono.engines.shards import ShardMerger
-from unisono.federation.aggregate import Accumulator, AggregationConfig, assign_shards
+from unisono.federation.aggregate import Accumulator, AggregationConfig, Shapes, assign_shards, mean_shapes
 from unisono.federation.client_turn import ClientResult, accept_update
 from unisono.federation.declared import check_update, check_weight, sent_shares
 from unisono.federation.loop import Callback, PhaseResult, PhaseTask
 from unisono.federation.postprocess import Postprocessor
-from unisono.federation.screening import too_long, update_norm
+from unisono.federation.screening import too_long, unlike, update_norm
 
 MEBIBYTE = 2**20
 OUTLIER = 10.0
@@ -207,17 +207,26 @@ class FlowerEngine:
 
 
 class Screen:
-    """Answers of a phase that wait until all are there, so that their lengths can be compared; none without a limit."""
+    """Answers of a phase that wait until all are there, so that they can be compared.
+
+    They wait where there is a limit of their lengths, or where nothing but the others tells which shapes are right.
+    """
 
     def __init__(self, policy: ServerPolicy, task: PhaseTask) -> None:
         self._policy = policy
         self._task = task
+        has_undeclared = any(
+            share.reduce is Reduce.MEAN and share.form is None and group not in task.broadcast.groups
+            for group, share in sent_shares(policy.method, task.ctx).items()
+        )
+        self._compares = policy.aggregation.screen > 0 or has_undeclared
         self._held: dict[int, ClientResult] = {}
         self._norms: dict[int, float] = {}
+        self._shapes: dict[int, Mapping[str, Shapes]] = {}
 
     def hold(self, client_id: int, result: ClientResult | ClientError) -> bool:
         """Keep an answer back; return False for one that is not to be compared."""
-        if self._policy.aggregation.screen == 0 or isinstance(result, ClientError):
+        if not self._compares or isinstance(result, ClientError):
             return False
         received = _received(self._task, client_id)
         try:
@@ -228,11 +237,12 @@ class Screen:
         if not math.isfinite(norm):
             return False  # it is refused, with the reason, where it would be added
         self._norms[client_id], self._held[client_id] = norm, result
+        self._shapes[client_id] = mean_shapes(payload, self._policy.method.shares)
         return True
 
     def results(self) -> Iterator[tuple[int, ClientResult | ClientError]]:
-        """Yield the answers that were kept back; a failure in the place of one that is far longer than the others."""
-        ctx, reasons = self._task.ctx, too_long(self._norms, self._policy.aggregation.screen)
+        """Yield the answers that were kept back; a failure in the place of one that is far longer than most, or unlike them."""
+        ctx, reasons = self._task.ctx, too_long(self._norms, self._policy.aggregation.screen) | unlike(self._shapes)
         for client_id, result in self._held.items():
             reason = reasons.get(client_id)
             yield client_id, result if reason is None else ClientError(ctx.round, ctx.phase, client_id, reason)
@@ -247,6 +257,7 @@ class _Shards:
         self._callbacks = callbacks
         self._queues = [shard for shard in assign_shards(sizes) if shard]
         self._shard_of = {client: shard for shard, clients in enumerate(self._queues) for client in clients}
+        self._shapes: dict[str, Shapes] = {}
         self._parts = [self._empty() for _ in self._queues]
         self._settled: dict[int, ClientResult | ClientError] = {}
         self._merger = ShardMerger(self._empty())
@@ -290,7 +301,7 @@ class _Shards:
         accept_update(answer.update, received, policy.method.shares, policy.postprocessor, accumulator, ctx)
 
     def _empty(self) -> PhaseResult:
-        return PhaseResult(Accumulator(self._policy.method.shares, self._policy.aggregation))
+        return PhaseResult(Accumulator(self._policy.method.shares, self._policy.aggregation, shapes=self._shapes))
 
 
 def _received(task: PhaseTask, client_id: int) -> Payload:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from statistics import median
 
@@ -26,15 +25,16 @@ class Pace:
         self._most = most
         self._shortest = shortest
         self.now = now
-        self._turns: dict[tuple[int, str], deque[float]] = {}
+        self._turns: dict[str, dict[int, tuple[float, ...]]] = {}  # a server of many clients has room for little more
 
     def took(self, client_id: int, phase: str, seconds: float) -> None:
         """Remember how long an answer took."""
-        self._turns.setdefault((client_id, phase), deque(maxlen=REMEMBERED)).append(seconds)
+        turns = self._turns.setdefault(phase, {})
+        turns[client_id] = (*turns.get(client_id, ()), seconds)[-REMEMBERED:]
 
     def limit(self, client_id: int, phase: str) -> float | None:
         """Return the seconds that a client gets: three times its median of late, and all that there is if it is new."""
-        turns = self._turns.get((client_id, phase))
+        turns = self._turns.get(phase, {}).get(client_id)
         if turns is None:
             return self._most
         wanted = max(self._shortest, TIMES_MEDIAN * median(turns))
