@@ -125,4 +125,18 @@ RELIES_ON: dict[str, Reliance] = {
         "every phase of a round on a federation begins up to 3 s late",
         {"flwr.supernode.start_client_internal.time": None, "flwr.supernode.cli.flower_supernode": ""},
     ),
+    **_needed(
+        "whoever sees a message before its parts have come looks for them after 1, 2, 4 and 8 s, and there is no option for it",
+        "every message of a federation, of which a masked sum has five per client, takes seconds longer",
+        {
+            "flwr.supercore.inflatable.inflatable_utils.pull_objects": (
+                "object_ids pull_object_fn max_concurrent_pulls max_time max_tries_per_object initial_backoff backoff_cap"
+            )
+        },
+    ),
+    **_needed(
+        "a SuperNode answers its client's process at once that there is no task",
+        "that process asks fifty times a second",
+        {"flwr.supernode.servicer.runtime.runtime_handlers.acquire_task": "request state"},
+    ),
 }
