@@ -21,7 +21,7 @@ from tests.engines.flower.grid import InstantGrid
 from tests.federation.counting import Counting, Diary
 from unisono.core.payload import Payload
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
-from unisono.engines.flower.messages import answer_content, payload_record, read_request, with_checksum
+from unisono.engines.flower.messages import TEXTS, answer_content, payload_record, read_request, with_checksum
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.client_turn import FederatedDataset, prepare_nets, run_client
@@ -52,7 +52,7 @@ def lies(draw: st.DrawFn) -> Callable[[RecordDict], RecordDict]:
     kind = draw(st.sampled_from(["told", "numbers", "numbers", "update", "bytes", "state", "text", "removed"]))
     values = {"told": TOLD, "numbers": NUMBERS_SENT, "update": PAYLOADS, "state": PAYLOADS, "text": TEXT}
     lied = draw(values.get(kind, st.binary(max_size=40)))
-    removed = draw(st.sampled_from(["answer", "update", "texts"]))
+    removed = draw(st.sampled_from(["answer", "update", TEXTS]))
 
     def lie(content: RecordDict) -> RecordDict:
         if kind == "told":
@@ -66,7 +66,10 @@ def lies(draw: st.DrawFn) -> Callable[[RecordDict], RecordDict]:
             content["update"] = ConfigRecord({"payload": lied})
         with_checksum(content)
         if kind == "removed":
-            del content[removed]
+            if removed == TEXTS:
+                del content.config_records["answer"][TEXTS]
+            else:
+                del content[removed]
         return content
 
     return lie

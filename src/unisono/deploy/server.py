@@ -42,7 +42,7 @@ from unisono.runs.directory import RunDirectory
 from unisono.runs.evaluation import Evaluation, EvaluationCallback
 from unisono.runs.releases import ReleaseLog
 
-POLL = 0.1
+POLL = 0.05
 """Seconds between two looks for answers; each waits at the server until there is one, or for a second."""
 MOST_LOCAL = 2**14
 """Bytes of what stands for a client's local state here: its name. The state itself is on the client's own disk."""

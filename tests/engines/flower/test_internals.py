@@ -24,7 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from tests.test_layering import PUBLIC_FLOWER
 from unisono.core.errors import UserError
 from unisono.engines.flower import internals
-from unisono.engines.flower.handlers import patient
+from unisono.engines.flower.handlers import patient, seldom, uncounted
 from unisono.engines.flower.internals import CLIENT_TASKS, imports_late
 from unisono.engines.flower.reliance import RELIES_ON, Reliance
 from unisono.engines.flower.supernode import OWN_CLIENT, _CappedSleep
@@ -149,7 +149,7 @@ from unittest.mock import Mock
 from flwr.superlink import main
 import flwr.superlink.cli
 from unisono.engines.flower import internals
-from unisono.engines.flower.handlers import patient
+from unisono.engines.flower.handlers import patient, seldom, uncounted
 app = Mock()
 main.create_app = lambda *args: app
 uvicorn = None
@@ -195,7 +195,7 @@ def test_parts_of_a_message_that_are_on_their_way_are_looked_for_soon() -> None:
 import threading
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
 from unisono.engines.flower import internals
-from unisono.engines.flower.handlers import patient
+from unisono.engines.flower.handlers import patient, seldom, uncounted
 waits = []
 class Event(threading.Event):
     def wait(self, timeout=None):
@@ -225,6 +225,19 @@ def test_a_question_for_a_task_waits_for_one() -> None:
     assert patient(acquire, pause=0.001)("r", "s").token == "t"
     assert asked == ["rs"] * 3
     assert patient(acquire, seconds=0.0)("r", "s").token == ""
+
+
+def test_the_superlink_looks_for_dead_tasks_seldom_and_counts_no_bytes() -> None:
+    looked: list[str] = []
+    clean_up = seldom(looked.append, seconds=1e9)
+    clean_up("a")
+    clean_up("b")
+    assert looked == ["a"]
+    often = seldom(looked.append, seconds=0.0)
+    often("c")
+    often("d")
+    assert looked == ["a", "c", "d"]
+    uncounted(None, 1, bytes_sent=1, bytes_recv=0)  # it needs no state
 
 
 def test_sleeps_are_capped_and_the_rest_of_the_clock_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from unisono.engines.flower import long_poll
 from unisono.engines.flower.handlers import UVICORN_LIMITS
 from unisono.engines.flower.long_poll import LongPoll
 
-NODES, SERVER = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
+FLEET, RUN = long_poll.FLEET, long_poll.RUNTIME
+NODES, SERVER = FLEET + "pull-messages", RUN + "pull-messages"
 
 
 class Link:
@@ -39,8 +40,10 @@ class Link:
             self.looks += 1
             self.bodies.add(body)
             answer = self.boxes[path].pop(0) if self.boxes[path] else b""
-        elif path in long_poll.PUSHES:
-            self.boxes[long_poll.PUSHES[path]].append(body)
+        elif path == RUN + "push-messages":
+            self.boxes[NODES].append(body)
+        elif path == FLEET + "push-messages":
+            self.boxes[SERVER].append(body)
         status = 404 if path == "/nowhere" else 200
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(answer))]})
         await send({"type": "http.response.body", "body": answer})
@@ -48,7 +51,7 @@ class Link:
 
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Link, str]]:
-    monkeypatch.setattr(long_poll, "PULLS", {NODES: 20.0, SERVER: 20.0})
+    monkeypatch.setattr(long_poll, "SECONDS", {FLEET: 20.0, RUN: 20.0})
     app = Link()
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -77,18 +80,39 @@ def until(condition: Any) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(("pull", "push"), [(NODES, "/v1/runtime/push-messages"), (SERVER, "/v1/fleet/push-object")])
-def test_a_request_waits_for_a_message_of_the_other_side_and_is_asked_again(
-    link: tuple[Link, str], pull: str, push: str
-) -> None:
+def sent(url: str, side: str, word: bytes) -> Future[httpx.Response]:
+    """A message of the server's run or of a node, in two parts; the sender's own question for messages, which ends it."""
+    key = "" if side == RUN else "sender"
+    for part in ("push-messages", "push-object"):
+        httpx.post(url + side + part, content=word, headers={"flwr-public-key": key})
+    return later(url + side + "pull-messages", key)
+
+
+@pytest.mark.parametrize(("side", "other"), [(RUN, FLEET), (FLEET, RUN)])
+def test_a_request_waits_for_a_whole_message_of_the_other_side(link: tuple[Link, str], side: str, other: str) -> None:
     app, url = link
-    answer = later(url + pull)
+    answer = later(url + other + "pull-messages")
     until(lambda: app.looks == 1)
     assert not answer.done()
-    httpx.post(url + push, content=b"news")
+    sent(url, side, b"news")
     assert answer.result(20).content == b"news"
-    assert app.looks == 2, "one look at first, and one at the news: none in between"
+    until(lambda: app.looks == 3)  # one at first, one at the news, and one of the sender
     assert app.bodies == {b"who I am"}, "each look has the whole request"
+
+
+def test_nodes_do_not_look_while_the_run_sends(link: tuple[Link, str]) -> None:
+    """All of them would ask again and again for parts that have not come."""
+    app, url = link
+    waiting = later(url + NODES, "a")
+    until(lambda: app.looks == 1)
+    httpx.post(url + RUN + "push-messages", content=b"news")
+    assert later(url + NODES, "a").result(20).content == b"news", "who asks besides does so on its own account"
+    httpx.post(url + RUN + "push-messages", content=b"more")
+    late = later(url + NODES, "b")
+    time.sleep(0.2)
+    assert (app.looks, late.done(), waiting.done()) == (2, False, False)
+    later(url + SERVER)
+    assert {waiting.result(20).content, app.boxes[NODES][0] if app.boxes[NODES] else late.result(20).content} >= {b"more"}
 
 
 def test_what_is_there_comes_at_once(link: tuple[Link, str]) -> None:
@@ -106,8 +130,8 @@ def test_each_key_has_one_request_that_waits(link: tuple[Link, str]) -> None:
     assert later(url + NODES, "a").result(20).content == b"", "the second of a key is answered at once"
     assert not first.done()
     assert not other.done()
-    for word in (b"one", b"two"):
-        httpx.post(url + "/v1/runtime/push-messages", content=word)
+    app.boxes[NODES].append(b"one")
+    sent(url, RUN, b"two")
     assert {first.result(20).content, other.result(20).content} == {b"one", b"two"}
 
 
@@ -126,7 +150,7 @@ def test_a_message_is_not_lost_on_a_caller_that_has_gone(link: tuple[Link, str])
         return not again[-1].done()
 
     until(waits)
-    httpx.post(url + "/v1/runtime/push-messages", content=b"news")
+    sent(url, RUN, b"news")
     assert again[-1].result(20).content == b"news"
 
 
@@ -134,7 +158,7 @@ def test_after_its_time_a_request_is_told_that_there_is_nothing(
     link: tuple[Link, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, url = link
-    monkeypatch.setattr(long_poll, "PULLS", {NODES: 0.2, SERVER: 0.2})
+    monkeypatch.setattr(long_poll, "SECONDS", {FLEET: 0.2, RUN: 0.2})
     assert httpx.post(url + NODES).content == b""
     assert app.looks >= 1
     assert later(url + NODES).result(20).content == b""

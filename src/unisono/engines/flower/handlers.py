@@ -80,6 +80,23 @@ def patient(acquire_task: Callable[..., Any], seconds: float = 5.0, pause: float
     return acquire
 
 
+def uncounted(state: Any, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+    """Count no bytes of a run: nobody reads Flower's count, and unisono has its own."""
+
+
+def seldom(clean_up: Callable[[Any], None], seconds: float = 1.0) -> Callable[[Any], None]:
+    """Return Flower's search for tasks whose process has died, which is done once a second and not at every request."""
+    done_at = -seconds
+
+    def clean(state: Any) -> None:
+        nonlocal done_at
+        if time.monotonic() - done_at >= seconds:
+            done_at = time.monotonic()
+            clean_up(state)
+
+    return clean
+
+
 def _refusal(status: int, sentence: str) -> Exception:
     from fastapi import HTTPException
 

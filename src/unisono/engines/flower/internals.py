@@ -20,7 +20,7 @@ from flwr.app import Context, Message
 
 from unisono.core.errors import UserError
 from unisono.engines.flower.door import TOKEN_HEADER
-from unisono.engines.flower.handlers import LimitedUvicorn, only_own_replies, only_with_room, patient
+from unisono.engines.flower.handlers import LimitedUvicorn, only_own_replies, only_with_room, patient, seldom, uncounted
 from unisono.engines.flower.long_poll import LongPoll
 
 CLIENT_TASKS = "flwr-clientapp"
@@ -245,6 +245,7 @@ def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any], has_roo
         guard: ASGI middleware that stands before all of the SuperLink's APIs.
         has_room: whether the disk may take another object.
     """
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.superlink import main
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -267,6 +268,10 @@ def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any], has_roo
     command.uvicorn = LimitedUvicorn(command.uvicorn)  # type: ignore[attr-defined]
     fleet_handlers.push_messages = only_own_replies(fleet_handlers.push_messages)
     fleet_handlers.push_object = only_with_room(fleet_handlers.push_object, has_room)
+    # Both write to the data base at every request, also at those that only read, and wait for each other there.
+    state: Any = SqlLinkState
+    state.store_traffic = uncounted
+    state._cleanup_expired_task_tokens = seldom(state._cleanup_expired_task_tokens)
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
 

@@ -14,80 +14,77 @@ from typing import Any
 
 from unisono.engines.flower.door import KEY_HEADER
 
-PULLS = {"/v1/fleet/pull-messages": 5.0, "/v1/runtime/pull-messages": 1.0}
-"""Seconds that a request for messages waits: a node's, which has nothing else to do, and that of the server's run."""
-PUSHES = {
-    "/v1/runtime/push-messages": "/v1/fleet/pull-messages",
-    "/v1/runtime/push-object": "/v1/fleet/pull-messages",
-    "/v1/fleet/push-messages": "/v1/runtime/pull-messages",
-    "/v1/fleet/push-object": "/v1/runtime/pull-messages",
-}
-"""Requests after which those who wait look again."""
-SETTLE = 0.03
-"""Seconds without another part of a message after which it is taken to be complete."""
+FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"
+PULL, PUSHES = "pull-messages", ("push-messages", "push-object")
+SECONDS = {FLEET: 5.0, RUNTIME: 1.0}
+"""Time that a request for messages waits: a node's, which has nothing else to do, and that of the server's run."""
+OTHER = {FLEET: RUNTIME, RUNTIME: FLEET}
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class LongPoll:
-    """ASGI middleware in which requests for messages wait for news, one of every key and never longer than ``PULLS``.
+    """ASGI middleware in which requests for messages wait for news, one of every key and never longer than ``SECONDS``.
+
+    A message can be seen before its parts have come. So there is news when its sender asks for messages itself: nodes and the
+    run do so as soon as they have sent everything.
 
     Args:
         app: what answers.
-        settle: see ``SETTLE``.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]], settle: float = SETTLE) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
-        self._settle = settle
-        self._news = {path: asyncio.Event() for path in PULLS}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._news = {side: asyncio.Event() for side in OTHER}
+        self._sending: dict[str, set[bytes]] = {side: set() for side in OTHER}
         self._waiting: set[tuple[str, bytes]] = set()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request on; answer one for messages when there are some, or when it has waited for long enough."""
         path = str(scope.get("path", "")) if scope["type"] == "http" else ""
-        if path not in PULLS:
-            await self._app(scope, receive, send)
-            if path in PUSHES:
-                self._announce(PUSHES[path])
-            return
-        who = (path, dict(scope["headers"]).get(KEY_HEADER, b""))
-        if who in self._waiting:  # a key has no use for two
+        side = next((side for side in OTHER if path.startswith(side)), "")
+        name, key = path.removeprefix(side), dict(scope.get("headers", ())).get(KEY_HEADER, b"")
+        if side and name in PUSHES:
+            self._sending[side].add(key)
+        if not side or name != PULL:
             await self._app(scope, receive, send)
             return
-        self._waiting.add(who)
+        if key in self._sending[side]:
+            self._sending[side].remove(key)
+            self._announce(OTHER[side])
+        if (side, key) in self._waiting:  # a key has no use for two
+            await self._app(scope, receive, send)
+            return
+        self._waiting.add((side, key))
         try:
-            await self._answer(path, scope, receive, send)
+            await self._answer(side, scope, receive, send)
         finally:
-            self._waiting.discard(who)
+            self._waiting.discard((side, key))
 
-    async def _answer(self, path: str, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        deadline = time.monotonic() + PULLS[path]
+    async def _answer(self, side: str, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        deadline = time.monotonic() + SECONDS[side]
         body = await receive()
         while True:
-            news, answer = self._news[path], _Answer()
-            await self._app(dict(scope), _replayed(body, receive), answer)
-            left = deadline - time.monotonic()
-            if not answer.is_empty or left <= 0:
-                await answer.pass_on(send)
-                return
+            news, left = self._news[side], deadline - time.monotonic()
+            # Nodes do not look while the run sends: they would ask for parts that have not come, all of them at once.
+            if side == RUNTIME or left <= 0 or not self._sending[RUNTIME]:
+                answer = _Answer()
+                await self._app(dict(scope), _replayed(body, receive), answer)
+                left = deadline - time.monotonic()
+                if not answer.is_empty or left <= 0:
+                    await answer.pass_on(send)
+                    return
             if not await _waited(news, receive, left):
                 return
 
-    def _announce(self, path: str) -> None:
-        """Wake those who wait once no more parts have come for a moment."""
-        if (timer := self._timers.get(path)) is not None:
-            timer.cancel()
-        self._timers[path] = asyncio.get_running_loop().call_later(self._settle, self._wake, path)
-
-    def _wake(self, path: str) -> None:
-        news, self._news[path] = self._news[path], asyncio.Event()
+    def _announce(self, side: str) -> None:
+        """Wake those who wait."""
+        news, self._news[side] = self._news[side], asyncio.Event()
         news.set()
 
 
 class _Answer:
-    """What an app sends, kept until it is known whether it says anything."""
+    """Answer of an app, kept until it is known whether it says anything."""
 
     def __init__(self) -> None:
         self._sent: list[MutableMapping[str, Any]] = []
@@ -97,7 +94,7 @@ class _Answer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is a message without a field: Flower's way to say that there is nothing."""
+        """True for a message without a field, Flower's way to say that there is nothing."""
         return any(part.get("status") == 200 for part in self._sent) and not any(part.get("body") for part in self._sent)
 
     async def pass_on(self, send: Send) -> None:

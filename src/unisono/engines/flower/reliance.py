@@ -135,6 +135,14 @@ RELIES_ON: dict[str, Reliance] = {
         },
     ),
     **_needed(
+        "Flower's server writes to its data base at every request, also at those that only read",
+        "requests of many nodes wait for each other, and a masked sum, with its five messages per client, takes seconds longer",
+        {
+            "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState.store_traffic": "self run_id bytes_sent bytes_recv",
+            "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState._cleanup_expired_task_tokens": "self",
+        },
+    ),
+    **_needed(
         "a SuperNode answers its client's process at once that there is no task",
         "that process asks fifty times a second",
         {"flwr.supernode.servicer.runtime.runtime_handlers.acquire_task": "request state"},
