@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
+from tests.attacks import attack
 from tests.privacy.summing import LIKE, STEPS, Sum, TestIdentity, client, terms, vector
 from unisono.privacy.secure_sum import Card, Revealed, SumRefusedError, SumTerms, lowest_threshold
 from unisono.privacy.secure_sum_client import ClientSum
@@ -215,6 +216,7 @@ def test_a_client_goes_one_of_the_two_ways() -> None:
         early.clients[0].reveal_all([0, 1, 2, 3])
 
 
+@attack("A8", "Tells some clients of a sum that all have stayed, and others that one has left", "the sum hides that one still")
 @pytest.mark.parametrize("told_that_all_stayed", range(11))
 def test_a_server_that_tells_some_that_all_stayed_and_others_that_one_left_gets_one_secret_of_it_at_most(
     told_that_all_stayed: int,
