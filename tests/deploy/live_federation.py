@@ -78,6 +78,11 @@ def served_certificate(federation: RunningFederation) -> x509.Certificate:
     return x509.load_pem_x509_certificate(ssl.get_server_certificate(address).encode())
 
 
+def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    certificate.verify_directly_issued_by(authority)  # raises an error if not
+    return True
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [("supervised", ()), ("semifed", ()), ("cbafed", ()), ("simclr", ("method.projection_dim=8", "method.label_weight=1.0"))],
@@ -163,7 +168,7 @@ def test_an_authority_changes_and_no_site_does_anything(federation: RunningFeder
     all_online(federation, NUM_CLIENTS + 1)
     told(federation, "deploy", "authority", new, "--server", server, "--finish")
     (authority,) = trusted_authorities(federation.server.path)
-    federation.wait_for(lambda: served_certificate(federation).verify_directly_issued_by(authority) is None)
+    federation.wait_for(lambda: is_signed_by(served_certificate(federation), authority))
     time.sleep(5)
     all_online(federation, NUM_CLIENTS + 1)
     run = federation.run("fedema", "alone", *FEDEMA, "federation.rounds=1", "federation.quorum=0.25")
@@ -179,3 +184,38 @@ def test_an_authority_changes_and_no_site_does_anything(federation: RunningFeder
         [sys.executable, "-m", "unisono", "deploy", "check", server, "--json"], capture_output=True, text=True, check=False
     )
     assert all(json.loads(line)["level"] != "error" for line in checked.stdout.splitlines()), checked.stdout
+
+
+def test_a_site_is_removed_while_a_run_goes_on(federation: RunningFederation) -> None:
+    """The last one: a removed site does not come back."""
+    gone, others, server = NUM_CLIENTS, federation.clients[:NUM_CLIENTS], str(federation.server.path)
+    run = begin(federation, "left", "federation.rounds=8")
+    authority = str(federation.root / "new-authority")
+    said = told(federation, "deploy", "remove", str(gone), "--server", server, "--authority", authority)
+    assert said == f"client {gone} is turned away from now on\n"
+    finished(federation, run)
+    counts = answered(run)
+    assert counts[0] == NUM_CLIENTS + 1
+    assert counts[-1] == NUM_CLIENTS, "every client has to answer, and nobody waits for one that was removed"
+    status = told(federation, "deploy", "status", server).splitlines()
+    assert [line.split()[1:] for line in status if line.startswith("client")] == [[str(n), "online"] for n in range(gone)]
+    after = federation.run("fedema", "without", *FEDEMA, SECURE, "federation.rounds=2")
+    assert answered(after) == [NUM_CLIENTS] * 2
+    federation.wait_for(lambda: all(gone not in stored_members(path).clients for path in others))
+    assert all(gone in stored_members(path).removed for path in others)
+    # It has its key and its directory still, and asks the server again and again.
+    federation.process(federation.clients[gone], "supernode").kill()
+    log = federation.clients[gone] / "logs" / "supernode.log"
+    before = log.stat().st_size
+    federation.wait_for(lambda: "401" in log.read_text(errors="replace")[before:])
+    assert [word for _, word in node_table(federation.server)] == ["online"] * NUM_CLIENTS
+    again = federation.unisono("deploy", "remove", str(gone), "--server", server)
+    assert again.returncode == 1
+    assert f"There is no key of client {gone}" in again.stderr
+    site = federation.root / "another-site"
+    mark = fingerprint(told(federation, "deploy", "join", str(site)))
+    added = told(
+        federation, "deploy", "add", str(site / "request.json"), "--server", server, "--authority", authority,
+        "--fingerprint", mark,
+    )  # fmt: skip
+    assert f"client {gone + 1} is a member from now on" in added, "its number is not used again"

@@ -8,7 +8,8 @@ import torch
 from unisono import __version__
 from unisono.core.errors import UserError
 from unisono.data.sources.statistics import channel_statistics
-from unisono.deploy.negotiation import negotiate, version_note
+from unisono.deploy.negotiation import capped_weights, negotiate, version_note
+from unisono.federation.aggregate import AggregationConfig
 
 
 def describe(samples: torch.Tensor) -> dict[str, object]:
@@ -53,3 +54,18 @@ def test_a_client_of_another_version_is_named() -> None:
     )
     for odd in ({}, {"version": 3}, {"version": "x" * 100}, {"version": "\x1b[2J"}):
         assert str(version_note(odd)).startswith("runs unisono of an unknown version, and this server")
+
+
+def test_whoever_counts_for_less_than_its_samples_is_named() -> None:
+    half = AggregationConfig(max_weight_share=0.5)
+    assert capped_weights({0: 100, 1: 9900}, float, half) == (
+        "client 1 brings 99% of all samples and counts for 50%: no client counts for more than 10 times the median, or than "
+        "aggregation.max_weight_share of a mean"
+    )
+    assert capped_weights({0: 100, 1: 100}, float, half) is None
+    assert capped_weights({0: 100, 1: 9900}, float, AggregationConfig()) is None
+    assert capped_weights({0: 100, 1: 9900}, float, AggregationConfig(max_weight_share=0.5, weighting="uniform")) is None
+    assert capped_weights({0: 9900}, float, half) is None
+    assert capped_weights({0: 10, 1: 10, 2: 9980}, float, AggregationConfig()) == (
+        "client 2 brings 100% of all samples and counts for 83%: no client counts for more than 10 times the median"
+    )

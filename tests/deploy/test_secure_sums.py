@@ -20,7 +20,7 @@ from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload
 from unisono.deploy import masked_sums
-from unisono.engines.flower.messages import Request, payload_of
+from unisono.engines.flower.messages import Request, payload_of, read_values
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 
 SECURE = {"privacy": {"secure_aggregation": True}}
@@ -123,6 +123,17 @@ def test_orchestra_learns_under_masks_what_it_learns_without(tmp_path: Path) -> 
     plain, _ = learnt(Run(Clients(tmp_path / "a"), ORCHESTRA))
     found, _ = learnt(Run(Clients(tmp_path / "b"), merge(ORCHESTRA, SECURE), secure=True))
     assert_alike(found, plain, 1e-5)
+
+
+def test_survivors_are_confirmed_where_somebody_has_left_and_only_there(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, 4)
+    run = Run(clients, merge(TEN, {**SECURE, "federation": {"rounds": 2}}), secure=True)
+    learnt(run)
+    assert not any("signature" in read_values(content, "sum") for content in clients.seen if "sum" in content.config_records)
+    clients.lost = {"masked": [1]}
+    clients.seen.clear()
+    run.go(ServerState(1, run.federation.initial_state().server), until=2)
+    assert sum("signature" in read_values(c, "sum") for c in clients.seen if "sum" in c.config_records) == 3
 
 
 @pytest.mark.parametrize("step", ["masked", "alive"])
@@ -233,10 +244,11 @@ def test_a_round_is_revealed_again_over_the_same_clients_only(tmp_path: Path) ->
     assert_alike(again, first, 1e-6)
     assert {tuple(line["survivors"]) for line in revealed_lines(clients)} == {(0, 1, 2, 3)}
     before = len(revealed_lines(clients))
-    clients.lost = {"masked": [3]}
-    with pytest.raises(UserError, match="below the quorum"):
-        learnt(run)
-    assert len(revealed_lines(clients)) == before
+    for step in ("masked", "train"):  # with and without a list of survivors to be signed
+        clients.lost = {step: [3]}
+        with pytest.raises(UserError, match="below the quorum"):
+            learnt(run)
+        assert len(revealed_lines(clients)) == before
 
 
 def test_an_owner_can_want_more_clients_in_a_sum_than_stay(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from unisono.privacy.ring import Words
-from unisono.privacy.secure_sum import SumTerms, lowest_threshold
+from unisono.privacy.secure_sum import Revealed, SumTerms, lowest_threshold
 from unisono.privacy.secure_sum_client import ClientSum
 from unisono.privacy.secure_sum_server import ServerSum
 
@@ -64,10 +64,12 @@ class Sum:
     Args:
         asked: the terms.
         lost: by step, who does not answer it any more.
+        direct: without signatures where nobody has left before its vector had arrived.
     """
 
-    def __init__(self, asked: SumTerms, lost: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, asked: SumTerms, lost: Mapping[str, Sequence[int]] | None = None, direct: bool = False) -> None:
         self.asked = asked
+        self.direct = direct
         self.lost = lost or {}
         self.clients = {number: client(number, asked) for number in asked.cohort}
         self.server = ServerSum(asked, TestIdentity(-1).verify)
@@ -95,15 +97,21 @@ class Sum:
         if last == "masked":
             return
         self.survivors = self.server.survivors()
+        if last == "reveal" and self.direct and self.server.all_stayed:
+            for number in self.there("reveal", self.survivors):
+                self._reveal(number, self.clients[number].reveal_all(self.survivors))
+            return
         for number in self.there("alive", self.survivors):
             self.server.take_alive(number, self.clients[number].alive(self.survivors))
         if last == "alive":
             return
         signatures = self.server.signatures()
         for number in self.there("reveal", sorted(signatures)):
-            revealed = self.clients[number].reveal(signatures)
-            self.shares_left += len(revealed.seeds) + len(revealed.keys)
-            self.server.take_revealed(number, revealed)
+            self._reveal(number, self.clients[number].reveal(signatures))
+
+    def _reveal(self, number: int, revealed: Revealed) -> None:
+        self.shares_left += len(revealed.seeds) + len(revealed.keys)
+        self.server.take_revealed(number, revealed)
 
     def total(self) -> list[Words]:
         self.until("reveal")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
+from tests.attacks import attack
 from tests.privacy.summing import LIKE, STEPS, Sum, TestIdentity, client, terms, vector
 from unisono.privacy.secure_sum import Card, Revealed, SumRefusedError, SumTerms, lowest_threshold
 from unisono.privacy.secure_sum_client import ClientSum
@@ -28,11 +29,11 @@ def losses(draw: st.DrawFn) -> tuple[int, dict[str, list[int]]]:
     return number, lost
 
 
-@given(losses())
-@settings(max_examples=40, deadline=None)
-def test_the_sum_of_the_survivors_is_exact_whoever_is_lost(case: tuple[int, dict[str, list[int]]]) -> None:
+@given(losses(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_sum_of_the_survivors_is_exact_whoever_is_lost(case: tuple[int, dict[str, list[int]]], direct: bool) -> None:
     number, lost = case
-    played = Sum(terms(number), lost)
+    played = Sum(terms(number), lost, direct)
     total = played.total()
     assert all(np.array_equal(found, part) for found, part in zip(total, played.expected(), strict=True))
     before = {one for step in ("card", "shares", "masked") for one in lost.get(step, ())}
@@ -175,6 +176,68 @@ def test_two_lists_of_survivors_reveal_nothing() -> None:
     for number in range(9):
         with pytest.raises(SumRefusedError, match=r"[45] clients confirmed this list of survivors, and the sum needs 7"):
             played.clients[number].reveal(signatures)
+
+
+def test_where_nobody_left_four_messages_are_enough_and_no_mask_key_leaves() -> None:
+    played = Sum(terms(10), {"reveal": [3, 5]}, direct=True)
+    total = played.total()
+    assert all(np.array_equal(found, part) for found, part in zip(total, played.expected(), strict=True))
+    assert played.survivors == list(range(10))
+    assert played.shares_left == 8 * 10, "of eight clients, the shares of ten seeds"
+    with pytest.raises(VoidSumError, match="6 of 10 clients revealed their shares, and this masked sum needs 7"):
+        Sum(terms(10), {"reveal": [3, 5, 7, 8]}, direct=True).total()
+    lossy = Sum(terms(10), {"masked": [3]})
+    lossy.until("masked")
+    assert not lossy.server.all_stayed
+
+
+def test_without_signatures_a_client_reveals_the_sum_over_all_it_masked_with_and_no_other() -> None:
+    for survivors in (list(range(9)), list(range(1, 10)), list(range(11)), [*range(9), 8], []):
+        played = Sum(terms(10))
+        played.until("masked")
+        one = played.clients[0]
+        with pytest.raises(SumRefusedError, match="without signatures a client reveals only the sum over all"):
+            one.reveal_all(survivors)
+        for again in (lambda one=one: one.reveal_all(list(range(10))), lambda one=one: one.alive(list(range(10)))):
+            with pytest.raises(SumRefusedError, match="comes once and in its order"):
+                again()
+
+
+def test_a_client_goes_one_of_the_two_ways() -> None:
+    played = Sum(terms(4))
+    played.until("alive")
+    with pytest.raises(SumRefusedError, match="comes once and in its order"):
+        played.clients[0].reveal_all([0, 1, 2, 3])
+    with pytest.raises(SumRefusedError, match="comes once and in its order"):
+        played.clients[0].reveal(played.server.signatures())
+    early = Sum(terms(4))
+    early.until("shares")
+    with pytest.raises(SumRefusedError, match="comes once and in its order"):
+        early.clients[0].reveal_all([0, 1, 2, 3])
+
+
+@attack("A8", "Tells some clients of a sum that all have stayed, and others that one has left", "the sum hides that one still")
+@pytest.mark.parametrize("told_that_all_stayed", range(11))
+def test_a_server_that_tells_some_that_all_stayed_and_others_that_one_left_gets_one_secret_of_it_at_most(
+    told_that_all_stayed: int,
+) -> None:
+    """With the seed and the mask key of client 9 it could read that client's vector."""
+    played = Sum(terms(10))
+    played.until("masked")
+    everyone, without = list(range(10)), list(range(9))
+    first, others = everyone[:told_that_all_stayed], [number for number in without if number >= told_that_all_stayed]
+    revealed = [played.clients[number].reveal_all(everyone) for number in first]
+    signatures = {number: played.clients[number].alive(without) for number in others}
+    for number in others:
+        if len(signatures) >= played.asked.threshold:
+            revealed.append(played.clients[number].reveal(signatures))
+        else:
+            with pytest.raises(SumRefusedError, match="clients confirmed this list of survivors"):
+                played.clients[number].reveal(signatures)
+    seeds, keys = (sum(9 in part for part in parts) for parts in zip(*((r.seeds, r.keys) for r in revealed), strict=True))
+    assert min(seeds, keys) < played.asked.threshold
+    assert seeds == told_that_all_stayed
+    assert keys == (len(others) if len(others) >= 7 else 0)
 
 
 def test_a_list_of_survivors_below_the_threshold_is_refused() -> None:

@@ -25,7 +25,7 @@ from unisono.core.client_data import ClientData
 from unisono.core.context import Context
 from unisono.core.payload import Payload, Reduce, Share, Update
 from unisono.engines.flower.engine import FlowerEngine, ServerPolicy
-from unisono.engines.flower.messages import answer_content, payload_record, read_request, with_checksum
+from unisono.engines.flower.messages import TEXTS, answer_content, payload_record, read_request, with_checksum
 from unisono.federation.aggregate import AggregationConfig
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.client_turn import FederatedDataset, prepare_nets, run_client
@@ -56,7 +56,7 @@ def lies(draw: st.DrawFn) -> Callable[[RecordDict], RecordDict]:
     kind = draw(st.sampled_from(["told", "numbers", "numbers", "update", "bytes", "state", "text", "removed"]))
     values = {"told": TOLD, "numbers": NUMBERS_SENT, "update": PAYLOADS, "state": PAYLOADS, "text": TEXT}
     lied = draw(values.get(kind, st.binary(max_size=40)))
-    removed = draw(st.sampled_from(["answer", "update", "texts"]))
+    removed = draw(st.sampled_from(["answer", "update", TEXTS]))
 
     def lie(content: RecordDict) -> RecordDict:
         if kind == "told":
@@ -70,7 +70,10 @@ def lies(draw: st.DrawFn) -> Callable[[RecordDict], RecordDict]:
             content["update"] = ConfigRecord({"payload": lied})
         with_checksum(content)
         if kind == "removed":
-            del content[removed]
+            if removed == TEXTS:
+                del content.config_records["answer"][TEXTS]
+            else:
+                del content[removed]
         return content
 
     return lie

@@ -57,7 +57,9 @@ class ClientConfig(Policy):
     server: str = Field(description="host:port of the server")
     insecure: bool = Field(False, description="no TLS and no proof of who the client is")
     port: int = Field(9094, ge=1, le=65535, description="port on this machine that the client's two processes share")
-    poll_interval: float = Field(0.5, ge=0.05, le=60, description="seconds between two looks for work")
+    poll_interval: float = Field(
+        0.5, ge=0.05, le=60, description="seconds between two looks for work; each waits at the server for some"
+    )
     data: str | None = Field(None, description="folder of images, or .npz of images or series")
     bits: int | None = Field(None, ge=8, le=16, description="bits that images in words of 16 use, such as 12; unset: 16")
     layout: str = Field("flat", description="flat, or classes where the folder has one subfolder per class")

@@ -169,15 +169,23 @@ class MaskedSums:
         return {"unreadable": unreadable}, payload
 
     def _alive(self, current: _OpenSum, values: Mapping[str, Any]) -> Answer:
+        survivors = self._survivors(current, values)
+        return {"signature": current.part.alive(survivors).hex()}, Payload()
+
+    def _reveal(self, current: _OpenSum, values: Mapping[str, Any]) -> Answer:
+        if "survivors" in values:
+            revealed = current.part.reveal_all(self._survivors(current, values))
+        else:
+            revealed = current.part.reveal(from_hex(values["signatures"]))
+        self._books.ledger.reveal(*current.place, sorted(revealed.seeds))
+        return {"seeds": as_hex(revealed.seeds), "keys": as_hex(revealed.keys)}, Payload()
+
+    def _survivors(self, current: _OpenSum, values: Mapping[str, Any]) -> list[int]:
+        """Return the clients of a sum, unless this client has revealed that round over others."""
         survivors = sorted(int(client) for client in values["survivors"])
         before = self._books.ledger.revealed(*current.place)
         if before is not None and before != survivors:
             raise SumRefusedError(
                 "this client has revealed a sum of this round over other clients, and two such sums would show single ones"
             )
-        return {"signature": current.part.alive(survivors).hex()}, Payload()
-
-    def _reveal(self, current: _OpenSum, values: Mapping[str, Any]) -> Answer:
-        revealed = current.part.reveal(from_hex(values["signatures"]))
-        self._books.ledger.reveal(*current.place, sorted(revealed.seeds))
-        return {"seeds": as_hex(revealed.seeds), "keys": as_hex(revealed.keys)}, Payload()
+        return survivors

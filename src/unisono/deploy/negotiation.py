@@ -7,11 +7,11 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from statistics import median_low
+from statistics import median, median_low
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from unisono.deploy.policy import owner_config
 from unisono.deploy.policy_tables import BUILT_IN
 from unisono.deploy.refusal import RefusedError
 from unisono.deploy.release import rounded
+from unisono.federation.aggregate import AggregationConfig
 from unisono.models.backbones import backbones
 from unisono.runs.files import make_directory, write_atomically
 
@@ -88,6 +89,34 @@ def invalid(description: Description) -> str | None:
             if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= LARGEST_NUMBER:
                 return f"its description has a {name} that is no sensible number"
     return None
+
+
+def capped_weights(sizes: Mapping[int, int], weight_of: Callable[[int], float], aggregation: AggregationConfig) -> str | None:
+    """Return a sentence about the clients that count for less than their samples, None where there are none.
+
+    Args:
+        sizes: samples by client.
+        weight_of: the method's weight of so many samples.
+        aggregation: the run's.
+    """
+    if aggregation.weighting == "uniform" or len(sizes) < 2:
+        return None
+    most = {client: weight_of(number) for client, number in sizes.items()}
+    middle, total = median(most.values()), sum(most.values())
+    counted = {
+        client: min(aggregation.capped(weight, total - weight), MOST_TIMES_MEDIAN * middle) for client, weight in most.items()
+    }
+    counts = sum(counted.values())
+    lowered = [
+        f"client {client} brings {weight / total:.0%} of all samples and counts for {counted[client] / counts:.0%}"
+        for client, weight in sorted(most.items())
+        if counted[client] < weight
+    ]
+    if not lowered:
+        return None
+    return f"{'; '.join(lowered)}: no client counts for more than {MOST_TIMES_MEDIAN} times the median" + (
+        "" if aggregation.max_weight_share is None else ", or than aggregation.max_weight_share of a mean"
+    )
 
 
 def _is_count(value: Any, most: int) -> bool:

@@ -23,10 +23,11 @@ from unisono.deploy.directories import DeployServerConfig, ServerDirectory
 from unisono.deploy.evaluation import ClientEvaluationCallback, labelled_evaluator, load_labelled
 from unisono.deploy.identity import KnownKeys
 from unisono.deploy.members import MEMBERS_FILE
-from unisono.deploy.negotiation import DataSpec, Description, negotiate, version_note
+from unisono.deploy.negotiation import DataSpec, Description, capped_weights, negotiate, version_note
 from unisono.deploy.refusal import retry_delay
 from unisono.deploy.wanted import unwanted_if_refused
 from unisono.engines.flower.engine import OUTLIER, FlowerEngine, ServerPolicy
+from unisono.engines.flower.internals import look_for_parts_soon
 from unisono.engines.flower.lost import LossDetectingGrid
 from unisono.engines.flower.membership import FlowerMembership
 from unisono.engines.flower.secure import SecureEngine, SumPolicy, check_secure
@@ -41,7 +42,8 @@ from unisono.runs.directory import RunDirectory
 from unisono.runs.evaluation import Evaluation, EvaluationCallback
 from unisono.runs.releases import ReleaseLog
 
-POLL = 0.3
+POLL = 0.05
+"""Seconds between two looks for answers; each waits at the server until there is one, or for a second."""
 MOST_LOCAL = 2**14
 """Bytes of what stands for a client's local state here: its name. The state itself is on the client's own disk."""
 PUBLIC_TABLES = (
@@ -100,6 +102,7 @@ def serve(grid: Any, path: Path, host: ServerInfo, run_id: int) -> None:
     def tell(sentence: str) -> None:
         print(sentence, flush=True)
 
+    look_for_parts_soon()
     directory = RunDirectory.open(path)
     execute(directory, deployed(LossDetectingGrid(grid), host, tell), run_id=run_id, lock_timeout=LOCK_SECONDS, on_note=tell)
 
@@ -158,6 +161,8 @@ def deployed(grid: Any, host: ServerInfo, tell: Callable[[str], None]) -> OpenBa
             probe = labelled_evaluator(config, method, labelled)
             evaluators.append(EvaluationCallback(probe, evaluation.probe_every, config.federation.rounds, layers))
         sizes = {client: int(description["samples"]) for client, description in sorted(members.descriptions.items())}
+        if known is None and (sentence := capped_weights(sizes, method.max_weight, config.aggregation)) is not None:
+            note(sentence)
         collector = AboutMethod(directory, method) if config.report.enabled else None
         # Who answers depends on who is connected, so the accountant gains nothing from sampling.
         backend = Backend(method, engine, evaluators, sizes, "none", collector, releases=releases)

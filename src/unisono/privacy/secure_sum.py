@@ -1,14 +1,17 @@
 """Secure aggregation with recovery from drop-outs: the server learns a sum over clients, and nothing about a single one.
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), with double masks and the
-consistency check against an active server. Five messages per sum:
+consistency check against an active server. Five messages per sum, or four where nobody leaves between the second and the third:
 
 1. card: two fresh public keys, signed together with a hash of everything that the client was asked.
 2. shares: a client checks that all cards were signed for the same request, and gives every other client an encrypted share of
    its mask seed and of its mask key.
 3. masked: its vector plus its own mask plus masks that cancel in pairs.
-4. alive: its signature on the list of clients whose vector has arrived.
+4. alive: its signature on the list of clients whose vector has arrived; left out where that is every one of them.
 5. reveal: shares of the seeds of those, and of the keys of the others; never both of one client.
+
+Without the fourth message a client reveals seeds only, of all that it has masked with. More than two thirds must reveal, so
+nobody's seed and key are both revealed, and the server learns the sum over all or nothing (docs/deployment.md says why).
 
 The classes here send nothing: ``ClientSum`` and ``ServerSum`` turn one message into the next.
 """

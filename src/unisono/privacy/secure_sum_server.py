@@ -143,6 +143,11 @@ class ServerSum:
         self._need(len(self._survivors), "sent a masked vector")
         return list(self._survivors)
 
+    @property
+    def all_stayed(self) -> bool:
+        """True where the vector of every client that gave shares has arrived, so that no list needs to be confirmed."""
+        return self._survivors == sorted(self._boxes)
+
     def signatures(self) -> dict[int, bytes]:
         """Return the survivors' signatures."""
         self._need(len(self._signatures), "confirmed the survivors")

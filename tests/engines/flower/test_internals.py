@@ -9,6 +9,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from tests.test_layering import PUBLIC_FLOWER
 from unisono.core.errors import UserError
 from unisono.engines.flower import internals
+from unisono.engines.flower.handlers import patient, seldom, uncounted
 from unisono.engines.flower.internals import CLIENT_TASKS, imports_late
 from unisono.engines.flower.reliance import RELIES_ON, Reliance
-from unisono.engines.flower.supernode import _CappedSleep
+from unisono.engines.flower.supernode import OWN_CLIENT, _CappedSleep
 
 MAX_MODULES = 22
 GUARD = RELIES_ON["flwr.superlink.main.create_app"]
@@ -147,6 +149,7 @@ from unittest.mock import Mock
 from flwr.superlink import main
 import flwr.superlink.cli
 from unisono.engines.flower import internals
+from unisono.engines.flower.handlers import patient, seldom, uncounted
 app = Mock()
 main.create_app = lambda *args: app
 uvicorn = None
@@ -156,7 +159,7 @@ def serve():
 flwr.superlink.cli.flower_superlink = serve
 internals.imports_late = lambda *args: True
 internals.serve_superlink(["--insecure"], "guard")
-app.add_middleware.assert_called_once_with("guard")
+assert [call.args[0] for call in app.add_middleware.call_args_list] == [internals.LongPoll, "guard"], "the last stands first"
 assert sys.argv == ["flower-superlink", "--insecure"]
 print("guarded")
 """
@@ -173,6 +176,8 @@ def test_a_supernode_that_sleeps_in_another_way_is_left_alone(
     module = find("flwr.supernode.start_client_internal")
     monkeypatch.setattr(flwr.supernode.cli, "flower_supernode", lambda: started.append(sys.argv))
     monkeypatch.setattr(sys, "argv", [])
+    handlers = find("flwr.supernode.servicer.runtime.runtime_handlers")
+    monkeypatch.setattr(handlers, "acquire_task", handlers.acquire_task)  # put back at the end
     clock = _CappedSleep(0.01)
     monkeypatch.setattr(module, "time", time)
     internals.serve_supernode(["--insecure"], clock)
@@ -184,11 +189,63 @@ def test_a_supernode_that_sleeps_in_another_way_is_left_alone(
     assert started == [["flower-supernode", "--insecure"]] * 2
 
 
+def test_parts_of_a_message_that_are_on_their_way_are_looked_for_soon() -> None:
+    """In a process of its own, since Flower's function stays as it was left."""
+    script = """
+import threading
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+from unisono.engines.flower import internals
+from unisono.engines.flower.handlers import patient, seldom, uncounted
+waits = []
+class Event(threading.Event):
+    def wait(self, timeout=None):
+        waits.append(timeout)
+def pull(number):
+    if len(waits) < 600:
+        raise ObjectUnavailableError(number)
+    return b"part"
+internals.look_for_parts_soon()
+pull_objects.__globals__["threading"] = type("threads", (), {"Event": Event, "Lock": threading.Lock})
+assert pull_objects(["a"], pull) == {"a": b"part"}
+assert 0.8 * internals.PARTS_FIRST <= waits[0] <= 1.2 * internals.PARTS_FIRST
+assert 0.8 * internals.PARTS_MOST <= waits[-1] <= max(waits) <= 1.2 * internals.PARTS_MOST
+print("soon")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=600)
+    assert done.stdout == "soon\n", done.stderr
+
+
+def test_a_question_for_a_task_waits_for_one() -> None:
+    asked: list[str] = []
+
+    def acquire(request: str, state: str) -> SimpleNamespace:
+        asked.append(request + state)
+        return SimpleNamespace(token="t" if len(asked) == 3 else "")
+
+    assert patient(acquire, pause=0.001)("r", "s").token == "t"
+    assert asked == ["rs"] * 3
+    assert patient(acquire, seconds=0.0)("r", "s").token == ""
+
+
+def test_the_superlink_looks_for_dead_tasks_seldom_and_counts_no_bytes() -> None:
+    looked: list[str] = []
+    clean_up = seldom(looked.append, seconds=1e9)
+    clean_up("a")
+    clean_up("b")
+    assert looked == ["a"]
+    often = seldom(looked.append, seconds=0.0)
+    often("c")
+    often("d")
+    assert looked == ["a", "c", "d"]
+    uncounted(None, 1, bytes_sent=1, bytes_recv=0)  # it needs no state
+
+
 def test_sleeps_are_capped_and_the_rest_of_the_clock_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     clock = _CappedSleep(0.01)
     clock.sleep(3)
+    clock.sleep(0.5)
     clock.sleep(0.001)
-    assert slept == [0.01, 0.001]
+    assert slept == [0.01, OWN_CLIENT, 0.001]
     assert clock.monotonic is time.monotonic

@@ -188,3 +188,14 @@ def test_a_client_that_is_silent_three_times_rests_for_ten_rounds() -> None:
         membership.heard(1, SILENT)
     membership.wanted = 2
     assert list(membership.available()) == [0, 1], "nobody rests while too few others are there"
+
+
+def test_nobody_waits_for_a_member_that_was_removed() -> None:
+    nodes = Nodes({70: described(0), 80: described(1), 90: described(2)})
+    nodes.grid.nodes = {70: b"key 0", 80: b"key 1", 90: b"key 2"}
+    keys = dict(KEYS)
+    membership = nodes.membership(keys)
+    membership.wanted, membership.patience = 3, 1e9
+    assert list(membership.available()) == [0, 1, 2]
+    del keys[b"key 1"], nodes.grid.nodes[80]
+    assert list(membership.available()) == [0, 2]

@@ -114,7 +114,7 @@ def test_a_flipped_bit_in_any_text_is_noticed_and_said(kind: str) -> None:
 
 def test_a_message_without_a_checksum_is_refused() -> None:
     content = values_content("question", {"shape": [1, 2]})
-    del content[TEXTS]
+    del content.config_records["question"][TEXTS]
     with pytest.raises(ValueError, match="no checksum of its texts: both sides need the same version"):
         read_values(content, "question")
 

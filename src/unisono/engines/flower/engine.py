@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from statistics import median
 
 from flwr.app import Message, RecordDict
@@ -42,6 +43,9 @@ from unisono.federation.screening import too_long, unlike, update_norm
 MEBIBYTE = 2**20
 OUTLIER = 10.0
 """No client's weight counts for more than so many times the median of the cohort, where clients may lie."""
+
+AT_ONCE = 16
+"""Messages that are handed to Flower's server in one request."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class FlowerEngine:
         self._membership = membership
         self._policy = policy
         self._run_spec = run_spec
-        self.pace = Pace(policy.timeout)
+        self.pace = Pace(policy.timeout, size=membership.num_samples)
         self.on_phase: Callable[[PhaseTask], None] = lambda task: None
         """Called before the clients of a phase are asked."""
 
@@ -142,20 +146,13 @@ class FlowerEngine:
             most_seconds: the timeout, where it is shorter than that of the policy.
         """
         timeout = min((t for t in (self._policy.timeout, most_seconds) if t is not None), default=None)
-        waiting: dict[str, int] = {}
-        limits: dict[int, float | None] = {}
         pace, is_training = self.pace, kind == "train"
-        for client_id, content in requests.items():
-            node = self._membership.node_of(client_id)
-            if node is None:
-                settle(client_id, None, "it is not connected")
-                continue
-            limits[client_id] = pace.limit(client_id, ctx.phase) if is_training else timeout
-            sent = list(self._grid.push_messages([Message(content, node, kind, ttl=timeout, group_id=str(ctx.round))]))
-            if sent and sent[0]:
-                waiting[sent[0]] = client_id
+        waiting: dict[str, int] = {}
+        for client_id, number, reason in self._send(requests, ctx, kind, timeout):
+            if number:
+                waiting[number] = client_id
             else:
-                settle(client_id, None, "the message could not be sent")
+                settle(client_id, None, reason)
         began = pace.now()
 
         def lose(client_id: int, reason: str) -> None:
@@ -175,12 +172,30 @@ class FlowerEngine:
                 if failure is None and is_training:
                     pace.took(client, ctx.phase, pace.now() - began)
                 settle(client, reply.content, "")
-            late = {number: limits[client] for number, client in waiting.items()}
-            for number, limit in late.items():
+            for number, client in list(waiting.items()):
+                limit = pace.limit(client, ctx.phase) if is_training else timeout
                 if limit is not None and pace.now() - began > limit:
+                    pace.missed(client, ctx.phase)
                     lose(waiting.pop(number), f"no answer within {limit:g} s")
             if waiting:
                 time.sleep(self._policy.poll)
+
+    def _send(
+        self, requests: Mapping[int, RecordDict], ctx: Context, kind: str, ttl: float | None
+    ) -> Iterator[tuple[int, str | None, str]]:
+        """Send requests, some at a time; yield client, number of its message, and the reason where there is none."""
+        messages: dict[int, Message] = {}
+        for client_id, content in requests.items():
+            node = self._membership.node_of(client_id)
+            if node is None:
+                yield client_id, None, "it is not connected"
+            else:
+                messages[client_id] = Message(content, node, kind, ttl=ttl, group_id=str(ctx.round))
+        unsent = iter(messages.items())
+        while some := list(islice(unsent, AT_ONCE)):
+            numbers = list(self._grid.push_messages([message for _, message in some]))
+            for (client_id, _), number in zip_longest(some, numbers):
+                yield client_id, number, "the message could not be sent"
 
     def _pull(self, waiting: Iterable[str]) -> Iterable[Message]:
         return self._grid.pull_messages(list(waiting))

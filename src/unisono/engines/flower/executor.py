@@ -16,7 +16,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from unisono.engines.flower.internals import TaskQueue, TaskSession
+from unisono.engines.flower.internals import TaskQueue, TaskSession, look_for_parts_soon
 from unisono.engines.flower.messages import FAILED, failure_content
 
 log = logging.getLogger("unisono.client")
@@ -27,7 +27,7 @@ def serve_tasks(
     address: str,
     secret: Path,
     *,
-    poll: float = 0.2,
+    poll: float = 0.02,
     on_error: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
     """Answer the tasks of a SuperNode until the process is ended, one after the other.
@@ -38,9 +38,10 @@ def serve_tasks(
         app: what answers.
         address: ``host:port`` of the SuperNode's runtime API, on this machine.
         secret: file of the secret that the SuperNode knows this process by.
-        poll: seconds between two looks for a task.
+        poll: seconds between two looks for a task, each of which waits at the SuperNode until there is one.
         on_error: told when a task fails outside of the app.
     """
+    look_for_parts_soon()
     queue = TaskQueue(address, secret.read_bytes())
     turn = threading.Lock()
 

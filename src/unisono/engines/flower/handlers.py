@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,6 +60,41 @@ def only_with_room(push_object: Callable[..., Any], has_room: Callable[[], bool]
         return push_object(request=request, state=state)
 
     return push
+
+
+def patient(acquire_task: Callable[..., Any], seconds: float = 5.0, pause: float = 0.02) -> Callable[..., Any]:
+    """Return a SuperNode's handler of the question for a task, which waits for a task where there is none.
+
+    Args:
+        acquire_task: Flower's, which looks in memory.
+        seconds: until it answers that there is none.
+        pause: between two looks.
+    """
+
+    def acquire(request: Any, state: Any) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (answer := acquire_task(request, state)).token and time.monotonic() < deadline:
+            time.sleep(pause)
+        return answer
+
+    return acquire
+
+
+def uncounted(state: Any, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+    """Count no bytes of a run: nobody reads Flower's count, and unisono has its own."""
+
+
+def seldom(clean_up: Callable[[Any], None], seconds: float = 1.0) -> Callable[[Any], None]:
+    """Return Flower's search for tasks whose process has died, which is done once a second and not at every request."""
+    done_at = -seconds
+
+    def clean(state: Any) -> None:
+        nonlocal done_at
+        if time.monotonic() - done_at >= seconds:
+            done_at = time.monotonic()
+            clean_up(state)
+
+    return clean
 
 
 def _refusal(status: int, sentence: str) -> Exception:

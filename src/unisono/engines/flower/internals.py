@@ -20,13 +20,16 @@ from flwr.app import Context, Message
 
 from unisono.core.errors import UserError
 from unisono.engines.flower.door import TOKEN_HEADER
-from unisono.engines.flower.handlers import LimitedUvicorn, only_own_replies, only_with_room
+from unisono.engines.flower.handlers import LimitedUvicorn, only_own_replies, only_with_room, patient, seldom, uncounted
+from unisono.engines.flower.long_poll import LongPoll
 
 CLIENT_TASKS = "flwr-clientapp"
 """The kind of tasks that a SuperNode has for a client, by Flower's word for it."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 HEARTBEAT_SECONDS = 10
 """Seconds between two signs of life of a SuperNode, Flower's least; it counts as offline after two of them."""
+PARTS_FIRST, PARTS_MOST = 0.05, 0.5
+"""Seconds between two looks for parts of a message that are still on their way: at first, and in the end."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class TaskSession:
         while not (found := self._client.PullMessages(PullAppMessagesRequest())).messages_list:
             if time.monotonic() > deadline:
                 raise RuntimeError("the task has no message")
-            time.sleep(0.1)
+            time.sleep(PARTS_FIRST)
         node, tree = Node(node_id=context.node_id), found.message_object_trees[0]
         message = pull_and_inflate_object_from_tree(
             tree,
@@ -242,6 +245,7 @@ def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any], has_roo
         guard: ASGI middleware that stands before all of the SuperLink's APIs.
         has_room: whether the disk may take another object.
     """
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.superlink import main
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -256,13 +260,18 @@ def serve_superlink(arguments: Sequence[str], guard: Callable[..., Any], has_roo
 
     def create_guarded(*args: Any, **kwargs: Any) -> Any:
         app = make(*args, **kwargs)
-        app.add_middleware(guard)
+        app.add_middleware(LongPoll)
+        app.add_middleware(guard)  # the last one stands before all others
         return app
 
     main.create_app = create_guarded
     command.uvicorn = LimitedUvicorn(command.uvicorn)  # type: ignore[attr-defined]
     fleet_handlers.push_messages = only_own_replies(fleet_handlers.push_messages)
     fleet_handlers.push_object = only_with_room(fleet_handlers.push_object, has_room)
+    # Both write to the data base at every request, also at those that only read, and wait for each other there.
+    state: Any = SqlLinkState
+    state.store_traffic = uncounted
+    state._cleanup_expired_task_tokens = seldom(state._cleanup_expired_task_tokens)
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
 
@@ -277,7 +286,10 @@ def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli import flower_supernode
+    from flwr.supernode.servicer.runtime import runtime_handlers
 
+    look_for_parts_soon()
+    runtime_handlers.acquire_task = patient(runtime_handlers.acquire_task)
     if getattr(start_client_internal, "time", None) is time:
         start_client_internal.time = clock  # type: ignore[attr-defined]
     else:
@@ -287,6 +299,18 @@ def serve_supernode(arguments: Sequence[str], clock: Any) -> None:
             setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT_SECONDS)  # noqa: B010  (not exported)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
+
+
+def look_for_parts_soon() -> None:
+    """Have this process look for the parts of a message soon again where Flower waits for seconds.
+
+    A message can be seen before its parts have come. Flower's own looks are one second apart, and then two, four and eight.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
+
+    for function in (pull_objects, pull_and_inflate_object_from_tree):
+        pauses = {"initial_backoff": PARTS_FIRST, "backoff_cap": PARTS_MOST, "max_tries_per_object": None}
+        function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **pauses}
 
 
 def imports_late(function: Callable[..., Any], module: str, name: str) -> bool:

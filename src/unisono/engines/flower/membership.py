@@ -198,7 +198,7 @@ class FlowerMembership:
             present = sorted(
                 client for client in self.descriptions if self._nodes[client] in self._online and client not in self._paused
             )
-            if len(present) >= self.wanted:
+            if len(present) >= self._num_wanted:
                 return self._without_resting(present)
             if time.monotonic() >= deadline:
                 if present:
@@ -212,7 +212,14 @@ class FlowerMembership:
         """Leave out clients that have missed often, if enough others are there; count one round of their rest."""
         self._resting = {client: rounds - 1 for client, rounds in self._resting.items() if rounds > 0}
         others = [client for client in present if client not in self._resting]
-        return others if len(others) >= self.wanted else present
+        return others if len(others) >= self._num_wanted else present
+
+    @property
+    def _num_wanted(self) -> int:
+        """``wanted``, or all members where some were removed since: nobody waits for them."""
+        if self._keys is None:
+            return self.wanted
+        return min(self.wanted, len({client for client in self._keys.values() if client < self.num_clients}))
 
     def node_of(self, client_id: int) -> int | None:
         """Return the node that a client lives on, None where it is away."""

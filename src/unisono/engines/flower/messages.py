@@ -3,7 +3,7 @@
 A large payload is an array of bytes, which Flower cuts into chunks that its transport takes. Since Flower addresses objects by
 their hash, what all clients receive is a record of its own, and sent to the link once.
 
-Payloads carry a checksum of their own. The texts of a message have one together, in the record ``texts``.
+Payloads carry a checksum of their own. The texts of a message have one together, ``texts``, in the first record with a text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HASH = re.compile("[0-9a-f]{64}")
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that reading a client's words can raise, whatever they are."""
 TEXTS = "texts"
-"""The record that holds the checksum of all texts of a message."""
+"""The key of the checksum of all texts of a message."""
 FAILED = "the client failed; its own log says why"
 """All that a server hears of a failure that nobody foresaw: its text could name paths, or quote samples."""
 
@@ -122,8 +122,12 @@ class DamagedMessageError(UserError, ValueError):
 
 
 def with_checksum(content: RecordDict) -> RecordDict:
-    """Add the checksum of its texts to a message."""
-    content[TEXTS] = ConfigRecord({"sum": _texts_sum(content)})
+    """Add the checksum of its texts to a message: in the first record that holds a text, since each record travels alone."""
+    total, name = _texts_sum(content), _first_text(content)
+    if name is None:
+        content[TEXTS] = ConfigRecord({TEXTS: total})
+    else:
+        content.config_records[name][TEXTS] = total
     return content
 
 
@@ -133,11 +137,17 @@ def check_texts(content: RecordDict) -> None:
     length = sum(map(len, texts))
     if length > MOST_TEXTS:
         raise ValueError(f"the texts of a message have {length} characters, and {MOST_TEXTS} are the most")
-    told = content.config_records[TEXTS].get("sum") if TEXTS in content.config_records else None
+    name = _first_text(content) or TEXTS
+    told = content.config_records[name].get(TEXTS) if name in content.config_records else None
     if not isinstance(told, int):
         raise ValueError("the message carries no checksum of its texts: both sides need the same version of unisono")
     if told != _texts_sum(content):
         raise DamagedMessageError(DAMAGED)
+
+
+def _first_text(content: RecordDict) -> str | None:
+    records = content.config_records
+    return next((name for name in sorted(records) if any(isinstance(value, str) for value in records[name].values())), None)
 
 
 def _texts_sum(content: RecordDict) -> int:

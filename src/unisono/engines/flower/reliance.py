@@ -125,4 +125,26 @@ RELIES_ON: dict[str, Reliance] = {
         "every phase of a round on a federation begins up to 3 s late",
         {"flwr.supernode.start_client_internal.time": None, "flwr.supernode.cli.flower_supernode": ""},
     ),
+    **_needed(
+        "whoever sees a message before its parts have come looks for them after 1, 2, 4 and 8 s, and there is no option for it",
+        "every message of a federation, of which a masked sum has five per client, takes seconds longer",
+        {
+            "flwr.supercore.inflatable.inflatable_utils.pull_objects": (
+                "object_ids pull_object_fn max_concurrent_pulls max_time max_tries_per_object initial_backoff backoff_cap"
+            )
+        },
+    ),
+    **_needed(
+        "Flower's server writes to its data base at every request, also at those that only read",
+        "requests of many nodes wait for each other, and a masked sum, with its five messages per client, takes seconds longer",
+        {
+            "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState.store_traffic": "self run_id bytes_sent bytes_recv",
+            "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState._cleanup_expired_task_tokens": "self",
+        },
+    ),
+    **_needed(
+        "a SuperNode answers its client's process at once that there is no task",
+        "that process asks fifty times a second",
+        {"flwr.supernode.servicer.runtime.runtime_handlers.acquire_task": "request state"},
+    ),
 }

@@ -173,7 +173,7 @@ class _RoundSum:
         self._limit = int(self._policy.max_message_mib * MEBIBYTE)
 
     def run(self) -> None:
-        """Do all five steps."""
+        """Do all steps; where nobody has left, no list of survivors needs to be confirmed."""
         task = self.task
         if len(task.clients) < MIN_COHORT:
             raise VoidSumError(f"a masked sum needs at least {MIN_COHORT} clients, and {len(task.clients)} can be asked")
@@ -197,11 +197,15 @@ class _RoundSum:
             lambda client, content: self._take_masked(client, content, like),
         )
         self.survivors = self._sum.survivors()
-        message = step_content("alive", self._nonce, survivors=self.survivors)
-        self._step(dict.fromkeys(self.survivors, message), self._take_alive)
-        signatures = self._sum.signatures()
-        message = step_content("reveal", self._nonce, signatures=as_hex(signatures))
-        self._step(dict.fromkeys(signatures, message), self._take_revealed)
+        if self._sum.all_stayed:
+            message = step_content("reveal", self._nonce, survivors=self.survivors)
+            self._step(dict.fromkeys(self.survivors, message), self._take_revealed)
+        else:
+            message = step_content("alive", self._nonce, survivors=self.survivors)
+            self._step(dict.fromkeys(self.survivors, message), self._take_alive)
+            signatures = self._sum.signatures()
+            message = step_content("reveal", self._nonce, signatures=as_hex(signatures))
+            self._step(dict.fromkeys(signatures, message), self._take_revealed)
         self.sums: WeightedSums = layout.unpack(self._sum.total())
         senders = Counter(group for card in cards if card.client in self.survivors for group in card.groups)
         try:

@@ -12,6 +12,9 @@ from typing import Any
 
 from unisono.engines.flower.internals import serve_supernode
 
+OWN_CLIENT = 0.05
+"""Seconds between two looks for the answer of the client's own process, which are looks in memory."""
+
 
 class _CappedSleep:
     """The module ``time`` with shorter sleeps."""
@@ -20,8 +23,8 @@ class _CappedSleep:
         self._longest = longest
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps for as long as it is told, but never longer than the longest."""
-        time.sleep(min(seconds, self._longest))
+        """Sleeps for as long as it is told, but never longer than the longest; pauses below a second are for the own client."""
+        time.sleep(min(seconds, self._longest if seconds >= 1 else OWN_CLIENT))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
