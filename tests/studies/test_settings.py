@@ -39,7 +39,6 @@ DEPARTURES: dict[tuple[str, str], dict[str, str]] = {
     ),
     ("fedmcc-figure-6", "small"): {"training.schedule_rounds": BRANCH},
     ("fedmcc-figure-6", "paper"): {"training.schedule_rounds": BRANCH},
-    ("cfcl-received", "long"): {"method.points_per_pull": "one size of pull, so that the hours go into seeds"},
     ("fedmcc-table-1", "long"): {"data.limit": LONG, "method.cluster_start": PAPER_START},
     ("fedmcc-table-2", "long"): {
         "data.limit": LONG,
