@@ -58,6 +58,23 @@ def test_file_gets_a_line_per_round(config: Config) -> None:
     assert lines[4] == "round  5/20  loss -1.5000  linear 0.7125  knn 0.5000  500 samples/s"
 
 
+def test_a_line_with_probes_of_long_names_leaves_the_speed_out(config: Config) -> None:
+    """A terminal of 80 columns would cut it."""
+    for name, is_said in (("view-agreement", False), ("knn", True)):
+        file = io.StringIO()
+        progress = Progress(config, Console(file=file, force_terminal=True, color_system=None, width=80), redrawn=False)
+        with progress:
+            progress.on_round_start(9, 1)
+            progress.on_client_end("train", ClientStats(0, 26580, 0, 0, 0.1, {}))
+            probes = {f"probe.{name}": 0.2035, "probe.effective-rank": 571.4858}
+            record = RoundRecord(9, 1, 1, metrics={"loss": 1.0454, **probes}, seconds={"round": 10.0})
+            progress.on_round_end(ServerState(10, Payload()), record)
+        (line,) = file.getvalue().splitlines()
+        assert line.startswith(f"round 10/20  loss 1.0454  {name} 0.2035  effective-rank 571.4858")
+        assert ("2,658 samples/s" in line) == is_said
+        assert "…" not in line
+
+
 def test_forced_colours_bring_no_control_characters_into_a_file(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     file = io.StringIO()

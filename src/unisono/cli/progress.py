@@ -19,7 +19,8 @@ from unisono.federation.client_turn import ClientStats
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 
 MOST_PROBES = 2
-"""Most probes that fit into a line of 80 columns."""
+LINE = 80
+"""Columns of a line, which the probes and their round should fit into."""
 
 
 class Progress(Callback):
@@ -81,8 +82,9 @@ class Progress(Callback):
             words.append(f"{record.num_answered} of {record.num_asked} clients answered")
         if run.probed_after == run.rounds_done:
             words += _probe_words(run.probes)
-        words += _speed_words(run)
-        return Text("  ".join(words))
+        line = "  ".join(words)
+        with_speed = "  ".join([line, *_speed_words(run)])
+        return Text(with_speed if len(with_speed) <= LINE else line)
 
     def _bars(self) -> RenderableType:
         """Return bars for rounds and for the clients of this round, and a line of numbers."""
