@@ -158,6 +158,15 @@ def test_pixels_have_learnt_nothing(data: ProbeData, floors: dict[str, dict[str,
         assert bool(told.warnings) != learnt
 
 
+def test_few_images_are_no_collapse() -> None:
+    """Two images span one dimension, however far apart they are."""
+    numbers = {"view-agreement": 1.0, "effective-rank": 1.0, "mean-cosine": 0.357}
+    floors = {PIXELS: {**numbers, "mean-cosine": 0.83}, UNTRAINED: {**numbers, "mean-cosine": 0.68}}
+    assert not any("collapsed" in warning for warning in tell(numbers, floors).warnings)
+    spread = {name: {**floor, "effective-rank": 30.0} for name, floor in floors.items()}
+    assert any("collapsed" in warning for warning in tell(numbers, spread).warnings)
+
+
 def test_a_collapse_is_warned_of(data: ProbeData, floors: dict[str, dict[str, float]]) -> None:
     numbers = probed(data, Same())
     assert numbers["effective-rank"] == 0

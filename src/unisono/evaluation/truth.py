@@ -94,7 +94,9 @@ def _collapse(probes: Scores, floors: Mapping[str, Scores]) -> str:
     before = floors.get(UNTRAINED, {})
     narrower = rank <= before.get("effective-rank", 0.0) / 2
     closer = cosine >= max(HIGH_COSINE, before.get("mean-cosine", 1.0) + MORE_COSINE)
-    if rank >= LEAST_RANK and cosine <= MOST_COSINE and not (narrower and closer):
+    # A few samples span a few dimensions at most, whatever the encoder makes of them.
+    least = min(LEAST_RANK, floors.get(PIXELS, {}).get("effective-rank", LEAST_RANK))
+    if rank >= least and cosine <= MOST_COSINE and not (narrower and closer):
         return ""
     fact = f"effective rank {rank:.1f}, mean cosine {cosine:.3f}"
     fact += f"; untrained weights {before['effective-rank']:.1f}, {before['mean-cosine']:.3f}" if narrower and closer else ""
