@@ -32,6 +32,13 @@ FEWEST_PASSES, MOST_PASSES = 3, 200
 PASSES_PER_ROUND_SQUARED = 2.5
 """Passes over the images and rounds: 40 passes are 10 rounds of 4."""
 MOST_NAMES = 1000
+LAYOUTS = {
+    "clients": "each folder is a site; --labels takes {which} for classes",
+    "clients/classes": "each folder is a site, and the folders inside it are classes",
+    "classes": "each folder is a class of one site",
+    "flat": "all images are of one site",
+}
+"""Meaning of the levels of folders."""
 LONG = 1.3
 """Images longer than this are resized without a crop, so that nothing is cut away."""
 
@@ -135,7 +142,8 @@ def plan(found: OwnImages, wanted: Wanted) -> Plan:
     epochs = max(1, round(passes / rounds))
     recipe = merge(recipe, {"training": {"local_epochs": epochs}, "federation": {"rounds": rounds}})
     reasons["training.local_epochs"] = "passes over the images in a round"
-    reasons["federation.rounds"] = f"{rounds * epochs} passes in all, to take about {wanted.minutes:g} min"
+    why = f"to take about {wanted.minutes:g} min" if passes < MOST_PASSES else f"of at most {MOST_PASSES}"
+    reasons["federation.rounds"] = f"{rounds * epochs} passes in all, {why}"
     fitted = fit_method(Experiment.prepare(_config(recipe), dataset))
     recipe = merge(recipe, fitted)
     reasons |= {f"method.{option}": "to fit the number of sites and of steps" for option in fitted["method"]}
@@ -225,7 +233,7 @@ def _choose(found: OwnImages, wanted: Wanted) -> tuple[Tree, dict[str, str]]:
     fits = "their own size" if size == side else f"their median side is {side}; twice the size takes four times as long"
     reasons = {
         "method.name": "as asked by --method" if wanted.method != "simclr" else "learns within minutes; --method names another",
-        "data.layout": "what the levels of folders stand for",
+        "data.layout": LAYOUTS[layout].format(which="the folders" if found.depth == 1 else "the folders inside"),
         "data.image_size": f"edge in pixels: {fits}",
         "data.squeeze": "resized without a crop, because many are longer than wide" if squeeze else "cropped to a square first",
         "data.channels": bands,

@@ -15,7 +15,7 @@ import torch
 
 from unisono.core.errors import UserError, left_out
 from unisono.data.sources.deep import TIFF
-from unisono.data.sources.images import list_images, read_readable
+from unisono.data.sources.images import list_images, other_files, read_readable
 from unisono.data.sources.white import bits_in_use, highest_value
 from unisono.sample_set import SampleSet
 
@@ -23,6 +23,9 @@ BITS = {"1": 1, "I;16": 16, "I;16B": 16, "I;16L": 16, "I": 32, "F": 32}
 """Bits of a value by Pillow's mode; 8 in all others."""
 CHANNELS = {"1": 1, "L": 1, "I;16": 1, "I;16B": 1, "I;16L": 1, "I": 1, "F": 1, "LA": 1}
 """Channels without transparency by Pillow's mode; 3 in all others."""
+MOST_ENDS = 5
+FEW = 100
+"""Images, below which there is little to learn from."""
 TYPE_BITS = {torch.uint8: 8, torch.uint16: 16, torch.float32: 32}
 
 
@@ -56,6 +59,7 @@ class OwnImages:
         copies: groups of files that are equal byte by byte, as positions.
         apart: whether there are folders train and test.
         highest: value of the images in words of 16 bits, by site; sites that have none are not among them.
+        others: files that are no images by their names, by the end of the name.
     """
 
     root: Path
@@ -66,6 +70,7 @@ class OwnImages:
     copies: tuple[tuple[int, ...], ...]
     apart: bool
     highest: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def depth(self) -> int:
@@ -116,6 +121,18 @@ class OwnImages:
     def remarks(self) -> list[str]:
         """Sentences on what the user should know before a run."""
         found = []
+        if len(self.readable) < FEW:
+            what = "image is" if len(self.readable) == 1 else "images are"
+            found.append(f"{len(self.readable)} {what} few: little can be learnt from less than some hundred")
+        if self.others:
+            number = sum(self.others.values())
+            what = (
+                "1 file is no image by its name and is"
+                if number == 1
+                else f"{number:,} files are no images by their names and are"
+            )
+            ends = ", ".join(sorted(self.others, key=lambda end: (-self.others[end], end))[:MOST_ENDS])
+            found.append(f"{what} passed over ({ends})")
         if self.problems:
             found.append(f"{left_out(len(self.problems))}: {first_problem(self.problems)}")
         if self.copies:
@@ -177,7 +194,7 @@ def look(folder: Path) -> OwnImages:
     deep = {row for row, head in enumerate(heads) if head is not None and head.bits == 16}
     values = {site: highest_value([files[row] for row in rows if row in deep]) for site, rows in found.sites.items()}
     highest = {site: value for site, value in values.items() if value is not None}
-    return replace(found, highest=highest)
+    return replace(found, highest=highest, others=Counter(file.suffix or file.name for file in other_files(folder)))
 
 
 def read_heads(files: Sequence[Path]) -> tuple[tuple[Head | None, ...], tuple[tuple[Path, str], ...]]:

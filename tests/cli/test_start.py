@@ -131,6 +131,27 @@ def test_images_of_other_channels_than_most_are_left_out(unisono: Command, tmp_p
     assert "note: 1 file cannot be read and is left out: deep/a/grey.png" in result.out
 
 
+def test_what_is_no_image_and_too_few_images_are_said(unisono: Command, sites: Path) -> None:
+    for name in ("south/scan.heic", "south/more.heic", "north/readme.txt", "north/.hidden"):
+        (sites / name).write_text("x")
+    assert (
+        unisono("start", sites, "--dry-run", *QUICK).out.count("note: 3 files are no images by their names and are passed over")
+        == 1
+    )
+    assert "(.heic, .txt)" in unisono("start", sites, "--dry-run", *QUICK).out
+    assert "note: 22 images are few" in unisono("start", sites, "--dry-run", *QUICK).out
+    draw_images(sites / "west", 100)
+    assert "are few" not in unisono("start", sites, "--dry-run", *QUICK).out
+
+
+def test_a_length_that_no_time_limits_is_not_said_to_fill_it(unisono: Command, sites: Path) -> None:
+    for minutes, said in (
+        ("0.000001", "3 passes in all, to take about 1e-06 min"),
+        ("60", "198 passes in all, of at most 200"),
+    ):
+        assert said in " ".join(unisono("start", sites, "--dry-run", "--minutes", minutes).out.split())
+
+
 def test_nothing_learnt_is_said_in_the_terminal_and_in_the_report(unisono: Command, sites: Path) -> None:
     """Whatever way leads there: the first run, or a method by name that does not move."""
     started = unisono("start", sites, "--yes", *QUICK)  # three passes over noise
@@ -185,7 +206,10 @@ def test_class_folders_are_labels_by_one_flag(unisono: Command, tmp_path: Path) 
     for site in ("a", "b"):
         for number, kind in enumerate(("cat", "dog")):
             draw_images(tmp_path / "sites" / site / kind, 6, seed=number)
-    assert 'layout = "clients"' in unisono("start", "sites", "--dry-run", *QUICK).out
+    unlabelled = unisono("start", "sites", "--dry-run", *QUICK).out
+    assert 'layout = "clients"' in unlabelled
+    assert "each folder is a site; --labels takes the folders inside for classes" in unlabelled
+    assert "--labels takes the folders for classes" in unisono("start", "sites/a", "--dry-run", *QUICK).out
     assert 'layout = "clients/classes"' in unisono("start", "sites", "--dry-run", "--labels", *QUICK).out
     one_site = unisono("start", "sites/a", "--dry-run", "--labels", "--clients", 2, *QUICK).out
     assert 'layout = "classes"' in one_site

@@ -51,7 +51,8 @@ def with_channels(images: Tensor, channels: int) -> Tensor:
     if own == channels:
         return images
     if {own, channels} != {1, 3}:
-        raise UserError(f"Images have {own} channels, which do not become {channels}: set data.channels = {own}.")
+        number = "1 channel" if own == 1 else f"{own} channels"
+        raise UserError(f"Images of {number} do not become {channels}: convert them, or train with data.channels = {own}.")
     if channels == 3:
         return images.repeat(1, 3, 1, 1)
     grey = torch.empty(len(images), 1, *images.shape[2:], dtype=images.dtype)

@@ -72,6 +72,15 @@ def list_images(paths: Iterable[Path | str]) -> list[Path]:
     return found
 
 
+def other_files(folder: Path) -> list[Path]:
+    """Return the files in a folder that ``list_images`` passes over because their names are not those of images.
+
+    Args:
+        folder: any.
+    """
+    return sorted(file for file in _walk(folder) if file.suffix.lower() not in SUFFIXES)
+
+
 def read_images(files: Sequence[Path], channels: int, size: Size | None, squeeze: bool = False) -> Tensor:
     """Return the files as one tensor; raise one error about all that cannot be read.
 
