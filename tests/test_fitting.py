@@ -36,7 +36,8 @@ def test_what_nobody_gave_is_chosen_and_said() -> None:
     assert 1 <= config.training.local_epochs <= 10
     assert "cohort.size = 10" in notes
     assert f"training.local_epochs = {config.training.local_epochs}" in notes
-    assert "of training on" in notes
+    assert "of training on 2 workers" in notes
+    assert fitted("simclr", "engine.workers=1")[1].endswith("of training on 1 worker")
 
 
 @pytest.mark.parametrize("method", ["simclr", "orchestra"])

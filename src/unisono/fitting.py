@@ -56,7 +56,9 @@ def prepare(layered: LayeredConfig) -> tuple[Experiment, tuple[str, ...]]:
         notes += fitting_notes(layered)
         seconds = estimate_seconds(experiment)
         if seconds is not None:
-            notes.append(f"this takes about {in_minutes(seconds)} of training on {num_workers(experiment.config)} workers")
+            number = num_workers(experiment.config)
+            on = "1 worker" if number == 1 else f"{number} workers"
+            notes.append(f"this takes about {in_minutes(seconds)} of training on {on}")
     return experiment, tuple(notes)
 
 
