@@ -275,6 +275,23 @@ def test_the_python_of_the_tuning_page_runs(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "tuning" / "mine" / "orchestra-fashion-mini.toml").is_file()
 
 
+@pytest.mark.parametrize("heading", ["Your own views", "Your own backbone"])
+def test_code_of_your_own_runs(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that a section shows, and each of its commands."""
+    section = _read("docs/configuration.md").partition(f"### {heading}\n")[2].partition("\n### ")[0]
+    (source,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
+    (file,) = set(re.findall(r"(\w+\.py):", commands))
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(source)
+    for words in map(shlex.split, commands.splitlines()):
+        settings = [setting for setting in (*QUICK, *BARE) if words[1] == "run" and not setting.startswith("model.")]
+        quick = [word for setting in settings for word in ("--set", setting)]
+        with pytest.raises(SystemExit) as end:
+            main([*words[1:], *quick])
+        assert not end.value.code, words
+
+
 def test_the_page_of_your_own_is_drawn() -> None:
     (code,) = _blocks("docs/report.md", "python")
     names: dict[str, Any] = {}

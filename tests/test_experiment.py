@@ -102,6 +102,31 @@ def test_load_embed_and_transform(finished: unisono.LoadedRun) -> None:
     assert loaded.cluster(images)[0].shape == (5,)  # those of the gallery
 
 
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        (np.full((2, 1, 8, 8), 200.0), "divide them by 255"),
+        (np.full((2, 1, 8, 8), 200), "pass images.astype('uint8')"),
+        (np.full((2, 1, 8, 8), np.nan), "128 values that are NaN"),
+    ],
+)
+def test_what_may_be_read_wrongly_is_refused_wherever_arrays_are_taken(
+    finished: unisono.LoadedRun, given: np.ndarray, remedy: str
+) -> None:
+    transformer = unisono.EncoderTransformer(finished.path).fit()
+    for take in (
+        finished.embed,
+        finished.cluster,
+        finished.neighbors,
+        finished.duplicates,
+        finished.outliers,
+        transformer.transform,
+    ):
+        with pytest.raises(UserError) as error:
+            take(given)
+        assert remedy in str(error.value)
+
+
 def test_clusters_of_new_samples(tmp_path: Path) -> None:
     done = run(tmp_path, method="orchestra")
     index, confidence = done.cluster(np.zeros((3, 1, 8, 8), dtype=np.uint8))

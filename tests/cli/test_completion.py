@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typer import _completion_shared
 
 from unisono.cli.completion import complete_datasets, complete_methods, complete_recipes, complete_studies
 from unisono.core.method import methods
@@ -51,6 +52,13 @@ def test_the_tab_key_completes_what_was_installed(shell: str, tmp_path: Path) ->
         terminal.wait_for('"simclr"')
         terminal.type("unisono run --dataset digi\t")
         terminal.wait_for("ts ")
+
+
+def test_the_script_for_zsh_completes_at_the_first_press() -> None:
+    """Also where there is no zsh to press the key in."""
+    script = _completion_shared.get_completion_script(prog_name="unisono", complete_var="_UNISONO_COMPLETE", shell="zsh")
+    assert script.splitlines()[-1] == """[[ $zsh_eval_context[-1] == loadautofunc ]] && _unisono_completion "$@\""""
+    assert script.count("loadautofunc") == 1
 
 
 class Terminal:

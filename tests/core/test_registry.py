@@ -154,6 +154,13 @@ def test_a_file_that_failed_is_tried_again(shapes: Registry[type], tmp_path: Pat
             shapes[f"{path}:Star"]
 
 
+def test_a_mistake_in_the_syntax_is_a_sentence_with_its_line(shapes: Registry[type], tmp_path: Path) -> None:
+    path = tmp_path / "slip.py"
+    path.write_text("class Star: pass\nclass Moon: pass)\n")
+    with pytest.raises(UserError, match=r"slip\.py' cannot be imported: .*slip\.py, line 2: unmatched '\)'\."):
+        shapes[str(path)]
+
+
 def test_a_script_may_name_its_own_file(shapes: Registry[type], tmp_path: Path) -> None:
     """The class is registered twice then, as part of __main__ and of the imported file."""
     path = user_file(tmp_path / "script.py", shapes, "star")
