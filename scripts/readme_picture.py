@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,12 @@ from unisono.report.palette import LIGHT
 from unisono.report.projection import project
 from unisono.runs.directory import RunDirectory
 
-ROWS, COLUMNS = 8, 9
+ROWS, COLUMNS, CLUSTERS = 4, 9, 8
+"""Rows of thumbnails, thumbnails of a cluster, and clusters: two stand on a row."""
+GAP = 40
+"""Pixels between two clusters on a row."""
+TITLE, NAME = 17, 15
+"""Sizes of letters, in points; the README shows the picture at half its size."""
 
 
 def thumbnails(sprite: dict[str, int | str]) -> NDArray[np.uint8]:
@@ -36,9 +41,21 @@ def thumbnails(sprite: dict[str, int | str]) -> NDArray[np.uint8]:
 def typical(snapshot: Snapshot) -> Iterator[NDArray[np.int64]]:
     """Yield the samples that the method is surest of, of the largest clusters."""
     sizes = np.bincount(snapshot.clusters, minlength=snapshot.num_clusters)
-    for cluster in np.argsort(-sizes, kind="stable")[:ROWS]:
+    for cluster in np.argsort(-sizes, kind="stable")[:CLUSTERS]:
         members = np.flatnonzero(snapshot.clusters == cluster)
         yield members[np.argsort(-snapshot.confidence[members], kind="stable")][:COLUMNS]
+
+
+def sheet(images: NDArray[np.uint8], clusters: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
+    """Return the members of every cluster in a row, two clusters side by side."""
+    edge = images.shape[-1] + 2
+    found = np.full((ROWS * edge, 2 * COLUMNS * edge + GAP), 255, dtype=np.uint8)
+    for number, members in enumerate(clusters):
+        side, row = divmod(number, ROWS)
+        for column, member in enumerate(members):
+            top, left = row * edge + 1, side * (COLUMNS * edge + GAP) + column * edge + 1
+            found[top : top + edge - 2, left : left + edge - 2] = images[member]
+    return found
 
 
 def draw(run: Path, to: Path) -> None:
@@ -48,32 +65,25 @@ def draw(run: Path, to: Path) -> None:
     first, last = files.load(rounds[0]), files.load(rounds[-1])
     labels, classes = np.asarray(points["labels"]), (files.read("about") or {})["classes"]
     places = project([first.features.astype(np.float64), last.features.astype(np.float64)], "tsne", 0)
-    figure = plt.figure(figsize=(12.8, 4.5), dpi=100)
+    figure = plt.figure(figsize=(9.4, 5.9), dpi=100)
     figure.patch.set_facecolor("white")
     for number, (title, found) in enumerate(zip(("untrained weights", f"after {rounds[-1]} rounds"), places, strict=True)):
-        axes = figure.add_axes((0.005 + 0.315 * number, 0.145, 0.31, 0.765))
+        axes = figure.add_axes((0.003 + 0.4 * number, 0.475, 0.392, 0.47))
         for label, name in enumerate(classes):
             chosen = found[labels == label]
-            axes.scatter(chosen[:, 0], chosen[:, 1], s=12, color=LIGHT[label % len(LIGHT)], linewidths=0, label=name)
+            axes.scatter(chosen[:, 0], chosen[:, 1], s=14, color=LIGHT[label % len(LIGHT)], linewidths=0, label=name)
         axes.set(xticks=[], yticks=[])
-        axes.set_title(title, fontsize=14)
+        axes.set_title(title, fontsize=TITLE, pad=4)
         axes.spines[:].set_color("#cccccc")
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(
-        handles, names, loc="lower left", bbox_to_anchor=(0.0, 0.0), ncols=5, fontsize=12, frameon=False,
-        handletextpad=0.0, columnspacing=1.2, labelspacing=0.2, borderpad=0.1, markerscale=2,
+        handles, names, loc="center left", bbox_to_anchor=(0.79, 0.71), fontsize=NAME, frameon=False,
+        handletextpad=-0.2, labelspacing=0.15, borderpad=0.0, markerscale=3,
     )  # fmt: skip
-    images = thumbnails(files.read("samples") or {})
-    edge = images.shape[-1] + 2
-    sheet = np.full((ROWS * edge, COLUMNS * edge), 255, dtype=np.uint8)
-    for row, members in enumerate(typical(last)):
-        for column, member in enumerate(members):
-            top, left = row * edge + 1, column * edge + 1
-            sheet[top : top + edge - 2, left : left + edge - 2] = images[member]
-    axes = figure.add_axes((0.645, 0.03, 0.35, 0.88))
-    axes.imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
+    axes = figure.add_axes((0.003, 0.0, 0.994, 0.41))
+    axes.imshow(sheet(thumbnails(files.read("samples") or {}), list(typical(last))), cmap="gray", interpolation="nearest")
     axes.set_axis_off()
-    axes.set_title(f"{ROWS} largest clusters, found without labels", fontsize=14)
+    axes.set_title(f"the {CLUSTERS} largest clusters, found without labels", fontsize=TITLE, pad=4)
     to.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     figure.savefig(content, format="png")

@@ -212,10 +212,10 @@ def results_table() -> str:
     floors: dict[str, float] = {}
     for cell in cells:
         floors |= {name: value for name in FLOORS if (value := cell.floor(name, score)) is not None}
-    rows = [f"| floor: k-means on {name} | {100 * value:.1f} |" for name, value in floors.items()]
+    rows = [f"| floor: {name} | {100 * value:.1f} |" for name, value in floors.items()]
     rows += [f"| {cell.variant} | {_interval(cell, score)} |" for cell in cells]
     seeds = len(cells[0].seeds)
-    return f"| mean of {seeds} seeds | accuracy [%] |\n|---|---:|\n" + "\n".join(rows) + "\n"
+    return f"| clusters of {setting}, {seeds} seeds | accuracy [%] |\n|---|---:|\n" + "\n".join(rows) + "\n"
 
 
 def _interval(cell: CellNumbers, score: str) -> str:
@@ -234,16 +234,18 @@ def speed_table(results: Path) -> str:
     found = [(part, table) for part in parts.values() for table in part["tables"] if table["title"].startswith("Frameworks: ")]
     if not found:
         return ""
-    about = f"{found[0][0]['machine'].partition(';')[0]}, {found[0][0]['day']} ([benchmarks](docs/benchmarks.md))"
-    heads, rows = [""], {row[0]: [row[0]] for _, table in found for row in table["rows"]}
+    machine = ", ".join(found[0][0]["machine"].partition(";")[0].split(", ")[:2])
+    heads, rows = ["a round of SimCLR"], {row[0]: [row[0]] for _, table in found for row in table["rows"]}
     for _, table in found:
-        heads += [f"{table['title'].removeprefix('Frameworks: ')}, s", "MB"]
+        heads.append(table["title"].removeprefix("Frameworks: "))
         seconds, megabytes = (table["header"].index(name) for name in ("s per round", "peak MB"))
-        values = {row[0]: [row[seconds], row[megabytes]] for row in table["rows"]}
-        rows = {name: [*row, *values.get(name, ["", ""])] for name, row in rows.items()}
-    lines = [heads, ["---", *(len(heads) - 1) * ["---:"]], *rows.values()]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"Seconds per round and peak memory of SimCLR, medians; {about}:\n\n{text}"
+        values = {row[0]: f"{row[seconds]} s, {row[megabytes]} MB" for row in table["rows"]}
+        rows = {name: [*row, values.get(name, "")] for name, row in rows.items()}
+    marked = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows.values())
+    link = '<a href="docs/benchmarks.md">medians</a>'
+    about = f'<tr><td colspan="{len(heads)}">{machine}, {found[0][0]["day"]}: {link}</td></tr>\n'
+    head = f"<tr>{''.join(f'<th>{cell}</th>' for cell in heads)}</tr>\n"
+    return f'<table align="right">\n{head}{marked}{about}</table>\n'
 
 
 def _escaped(text: str) -> str:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,3 +27,34 @@ def few_prototype_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unisono.methods.orchestra.prototype_clustering", partial(prototype_clustering, num_steps=20))
         yield
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a browser made of a page: its elements after all scripts, and the messages of its console."""
+
+    dom: str
+    console: list[str]
+
+
+Browser = Callable[..., Seen]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    """Chromium without a window."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next((path for name in names if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("there is no Chromium to draw pages with")
+    profile = tmp_path_factory.mktemp("profile")
+
+    def look(page: str, *, width: int = 1280, seconds: int = 4) -> Seen:
+        command = [
+            program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--enable-logging=stderr",
+            "--v=0", f"--virtual-time-budget={seconds}000", f"--window-size={width},2000", "--dump-dom", page,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+        return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+
+    return look

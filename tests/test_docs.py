@@ -65,7 +65,8 @@ def _inline(name: str) -> list[str]:
 
 def _commands(name: str) -> Iterator[list[str]]:
     """The words of every command of the program in the page's shell blocks, and of those in its text."""
-    for block in _blocks(name, "sh"):
+    typed = [line[2:] for block in _blocks(name, "console") for line in block.splitlines() if line.startswith("$ ")]
+    for block in (*_blocks(name, "sh"), "\n".join(typed)):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["unisono"]:

@@ -1,11 +1,7 @@
-"""Small runs of several kinds, and a browser without a window."""
+"""Small runs of several kinds."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,33 +51,3 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.raises(UserError, match="lower the learning rate"):
         small_run(root, "training.learning_rate=1e30")
     return root / "x"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a browser made of a page: its elements after all scripts, and the messages of its console."""
-
-    dom: str
-    console: list[str]
-
-
-Browser = Callable[..., Seen]
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next((path for name in names if (path := shutil.which(name))), None)
-    if program is None:
-        pytest.skip("there is no Chromium to draw pages with")
-    profile = tmp_path_factory.mktemp("profile")
-
-    def look(page: str, *, width: int = 1280, seconds: int = 4) -> Seen:
-        command = [
-            program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--enable-logging=stderr",
-            "--v=0", f"--virtual-time-budget={seconds}000", f"--window-size={width},2000", "--dump-dom", page,
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-        return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
-
-    return look

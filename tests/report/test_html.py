@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from tests.report.conftest import Browser
+from tests.conftest import Browser
 from unisono.report.blocks import Series, code, columns, document, facts, lines, prose, section, table
 from unisono.report.html import render
 from unisono.report.palette import LIGHT

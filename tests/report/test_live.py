@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from tests.report.conftest import Browser
+from tests.conftest import Browser
 from tests.report.test_html import outline
 from unisono.report.live import LiveReport, LiveServer
 from unisono.runs.directory import RunDirectory

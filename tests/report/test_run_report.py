@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.report.conftest import Browser, small_run
+from tests.conftest import Browser
+from tests.report.conftest import small_run
 from tests.report.test_html import outline
 from unisono import load
 from unisono.config import resolve
