@@ -36,7 +36,7 @@ class SumsBlock:
         self._block = block
         self._used = 0
         self.start = 0
-        """Where the sums of the present shard begin."""
+        """The place at which the sums of the present shard begin."""
 
     def clear(self) -> None:
         """Begin anew: what lies in the block is overwritten."""

@@ -53,13 +53,13 @@ class _Worker:
         process: the process.
         connection: our end of its pipe.
         block: shared memory for sums.
-        desk: shared memory in which the worker writes the client under way: a message would take longer.
+        place: shared memory in which the worker writes the client under way: a message would take longer.
     """
 
     process: Any
     connection: Connection
     block: Tensor
-    desk: Tensor
+    place: Tensor
     attached: list[PhaseResult] = field(default_factory=list)
     tasks: list[ShardTask] = field(default_factory=list)
     client_id: int = NO_CLIENT
@@ -70,7 +70,7 @@ class _Worker:
     @property
     def at_work(self) -> int:
         """The client under way."""
-        return int(self.desk)
+        return int(self.place)
 
     def free_block(self) -> None:
         """Copy sums that wait in the block: it is about to be written over."""
@@ -264,16 +264,16 @@ class WorkerPool:
         # A forked child holds copies of our ends of all pipes; unless it closes them, nobody notices when we die.
         inherited = [ours, *(worker.connection for worker in self._workers)] if self._start_method == "fork" else []
         device = self._devices[index % len(self._devices)]
-        desk = new_block(8).view(torch.int64).fill_(NO_CLIENT)
+        place = new_block(8).view(torch.int64).fill_(NO_CLIENT)
         process = context.Process(
             target=_work,
-            args=(UserFiles(), self._setup, device, theirs, self._broadcast, block, desk, inherited),
+            args=(UserFiles(), self._setup, device, theirs, self._broadcast, block, place, inherited),
             daemon=True,
             name=f"worker {index}",
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours, block, desk)
+        return _Worker(process, ours, block, place)
 
 
 def _work(
@@ -283,7 +283,7 @@ def _work(
     connection: Connection,
     broadcast: Tensor,
     block: Tensor,
-    desk: Tensor,
+    place: Tensor,
     inherited: list[Connection],
 ) -> None:
     """Run shards and send their results until the other end of the pipe closes.
@@ -304,8 +304,8 @@ def _work(
         while True:
             task, layout = tasks.next()
             reports.clear()
-            result = runner.run(task, read(layout, broadcast), desk.fill_, reports.add, tasks.room)
-            desk.fill_(NO_CLIENT)
+            result = runner.run(task, read(layout, broadcast), place.fill_, reports.add, tasks.room)
+            place.fill_(NO_CLIENT)
             send(connection, ("done", (result, *tasks.moved(result))))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
