@@ -108,7 +108,7 @@ def slow(job):
     done += 1
     if done > int(sys.argv[2]):
         print("here", flush=True)
-        import time; time.sleep(60)
+        import time; time.sleep(600)
     return decode(job)
 image_cache._decode = slow
 load_dataset(DataConfig(dataset="folder", path=sys.argv[1], image_size=8, memory_share=0.0, test_fraction=0.25))

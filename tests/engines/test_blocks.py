@@ -96,16 +96,20 @@ def test_a_block_is_in_no_process_before_it_is_written() -> None:
 
 @pytest.mark.parametrize(("slack", "copies"), [(2048, True), (worker_pool.SLACK, False)])
 def test_sums_wait_for_those_of_a_slow_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slack: int, copies: bool) -> None:
-    """One worker runs all other shards meanwhile: it may use its block again only when the sums there were copied."""
+    """The other worker runs three shards meanwhile: it may use its block again only when the sums there were copied."""
     copied, detach = [], Accumulator.detach
+    others = assign_shards(dict(enumerate(SIZES * 2)))[1:]
     monkeypatch.setattr(worker_pool, "SLACK", slack)
     monkeypatch.setattr(Accumulator, "detach", lambda self: (copied.append(1), detach(self))[1])
     expected = TinyFederation("simclr", over=TWELVE, clients=many_clients()).run(until=1)
     step = LocalTraining.client_step
 
     def slow(self: Any, nets: Any, received: Any, local: Any, data: Any, ctx: Any) -> Any:
-        if ctx.client_id == SLOW:
-            time.sleep(1.0)
+        (tmp_path / f"client-{ctx.client_id}").touch()
+        patience = time.monotonic() + 60
+        while ctx.client_id == SLOW and sum((tmp_path / f"client-{shard[0]}").exists() for shard in others) < 3:
+            assert time.monotonic() < patience
+            time.sleep(0.01)
         return step(self, nets, received, local, data, ctx)
 
     monkeypatch.setattr(LocalTraining, "client_step", slow)

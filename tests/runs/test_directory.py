@@ -21,7 +21,7 @@ from unisono.runs.directory import RunDirectory
 directory = RunDirectory.open(Path(sys.argv[1]))
 directory.lock()
 print("locked", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
