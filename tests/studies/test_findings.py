@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_a_figure_has_the_values_of_its_numbers() -> None:
     assert first == again
     assert first != changed
     assert "](figures/some-study-mini-linear.svg)" in pages[0].text
+
+
+def test_every_row_of_a_figure_has_the_floor_of_its_own_runs() -> None:
+    rows = {"A": 0.4, "B": 0.4, "C": 0.6}
+    cells = [make_cell(name, [0.5] * 2, floors={"untrained weights": {"linear": floor}}) for name, floor in rows.items()]
+    numbers = [make_numbers(*cells, study="some-study", scale="mini")]
+    svg = fill_page(block("figure some-study mini linear"), read_papers(), numbers).figures["some-study-mini-linear.svg"]
+    places = re.findall(r'd="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \n" clip-path[^>]*stroke-dasharray', svg.decode())
+    assert [top == bottom for top, bottom in places] == [True] * 3
+    assert [float(top) > float(places[0][0]) for top, _ in places] == [False, False, True]
 
 
 def test_a_wrong_block_is_a_sentence() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unisono.evaluation.floors import PIXELS, UNTRAINED
@@ -73,7 +74,8 @@ def draw_cells(cells: Sequence[CellNumbers], metric: str, name: str) -> bytes:
         for cell in shown_here:
             row = variants.index(cell.variant)
             (_draw_curve if curves else _draw_seeds)(axes, cell, metric, row)
-        _add_floors(axes, [cell for cell in cells if cell.setting == setting], metric, curves)
+        draw_floors = _add_floors if curves else partial(_add_floors_of_rows, variants=variants)
+        draw_floors(axes, [cell for cell in cells if cell.setting == setting], metric)
         axes.set_title(setting if len(settings) > 1 else "", fontsize=9)
         axes.set_xlabel("rounds" if curves else axis_name(metric))
     if curves:
@@ -96,19 +98,30 @@ def _draw_curve(axes: Axes, cell: CellNumbers, metric: str, row: int) -> None:
 def _draw_seeds(axes: Axes, cell: CellNumbers, metric: str, row: int) -> None:
     """Draw a point per seed, and their mean as a short line."""
     values = [shown(value, metric) or 0.0 for value in cell.by_seed(metric).values()]
-    axes.plot(values, [row] * len(values), MARKERS[0], color=LIGHT[0], alpha=0.6)
-    axes.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=LIGHT[0])
+    axes.plot(values, [row] * len(values), MARKERS[0], color=LIGHT[0], alpha=0.6, linewidth=0, label="a seed")
+    axes.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=LIGHT[0], label="mean")
 
 
-def _add_floors(axes: Axes, cells: Sequence[CellNumbers], metric: str, lying: bool) -> None:
-    """Draw the mean of raw pixels and of untrained weights over all cells of a panel, as lines that lie or stand."""
+def _add_floors_of_rows(axes: Axes, cells: Sequence[CellNumbers], metric: str, variants: Sequence[str]) -> None:
+    """Draw raw pixels and untrained weights at every row: methods that start from other weights have other floors."""
+    for floor, style in FLOORS.items():
+        common = next((cell.mean(metric) for cell in cells if cell.variant == floor), None)
+        for cell in (cell for cell in cells if cell.variant not in FLOORS):
+            level = shown(cell.floor(floor, metric) if common is None else common, metric)
+            if level is not None:
+                row = variants.index(cell.variant)
+                axes.plot([level] * 2, [row - 0.5, row + 0.5], color="0.45", linestyle=style, linewidth=1, label=floor)
+
+
+def _add_floors(axes: Axes, cells: Sequence[CellNumbers], metric: str) -> None:
+    """Draw the mean of raw pixels and of untrained weights over all cells of a panel."""
     for floor, style in FLOORS.items():
         rows = [cell.mean(metric) for cell in cells if cell.variant == floor]
         found = rows or [cell.floor(floor, metric) for cell in cells]
         known = [value for value in found if value is not None]
         level = shown(sum(known) / len(known), metric) if known else None
         if level is not None:
-            (axes.axhline if lying else axes.axvline)(level, color="0.45", linestyle=style, linewidth=1, label=floor)
+            axes.axhline(level, color="0.45", linestyle=style, linewidth=1, label=floor)
 
 
 def _figure(height: float) -> Figure:
