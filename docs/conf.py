@@ -17,7 +17,8 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 autodoc_typehints = "description"
-autodoc_mock_imports: list[str] = []
+autodoc_preserve_defaults = True
+smartquotes_action = "qe"  # quotes and dots; two hyphens stay an option's
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 

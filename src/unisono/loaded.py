@@ -54,7 +54,7 @@ class LoadedRun:
 
     @property
     def encoder(self) -> nn.Module:
-        """Samples to features: images as floats in [0, 1], series as they are."""
+        """The network from samples to features; it takes images as floats in [0, 1], and series as they are."""
         return self.method.encoder(self.server)
 
     @property
