@@ -47,7 +47,16 @@ def raise_skip() -> None:
     raise SkipNode
 
 
+def break_names(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let lines break within names of options: behind a dot and behind an underscore."""
+    code = r'(?<=<code class="docutils literal notranslate">).*?(?=</code>)'
+    parts = re.compile(r"(?<=[a-z])([._])(?=[a-z])")
+    if "body" in context:
+        context["body"] = re.sub(code, lambda found: parts.sub(r"\1<wbr>", found[0]), context["body"], flags=re.DOTALL)
+
+
 def setup(app: Any) -> None:
     """Before napoleon, which comes at 500."""
     app.connect("autodoc-process-docstring", escape_formulas, priority=400)
+    app.connect("html-page-context", break_names)
     app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
