@@ -48,11 +48,12 @@ def raise_skip() -> None:
 
 
 def break_names(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let lines break within names of options: behind a dot and behind an underscore."""
+    """Let lines break within names: behind a dot and behind an underscore, but not behind the hyphens of an option."""
     code = r'(?<=<code class="docutils literal notranslate">).*?(?=</code>)'
     parts = re.compile(r"(?<=[a-z])([._])(?=[a-z])")
     if "body" in context:
-        context["body"] = re.sub(code, lambda found: parts.sub(r"\1<wbr>", found[0]), context["body"], flags=re.DOTALL)
+        body = re.sub(code, lambda found: parts.sub(r"\1<wbr>", found[0]), context["body"], flags=re.DOTALL)
+        context["body"] = body.replace('<span class="pre">--', '<span class="pre option">--')
 
 
 def setup(app: Any) -> None:
