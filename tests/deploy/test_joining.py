@@ -132,6 +132,42 @@ def test_a_removed_number_is_never_used_again(operator: Operator) -> None:
         remove(server, 7, None)
 
 
+@attack("B10", "Asks again with a key that was removed while the authority was locked away", "refused, whatever is signed next")
+@pytest.mark.parametrize("signs", ["add", "remove", "authority"])
+def test_a_client_that_was_removed_without_the_authority_does_not_come_back(operator: Operator, signs: str) -> None:
+    server, other = operator.server, operator.client(0)
+    operator.add_site()
+    gone = key_bytes(server.keys[1])
+    mark = rotate_key(operator.client(1))
+    assert not remove(server, 1, None)
+    with pytest.raises(UserError, match="of client 1, which is no member"):
+        add(server, operator.authority, operator.client(1).path / "request.json", mark, None)
+    if signs == "add":
+        join(operator.root / "late", "late")
+        mark = joining.fingerprint(joining.public_line((operator.root / "late" / "node.key.new").read_bytes()))
+        number, _ = add(server, operator.authority, operator.root / "late" / "request.json", mark, None)
+        assert number == 3, "its number is not used again"
+    elif signs == "remove":
+        assert remove(server, 2, operator.authority)
+    else:
+        begin_change(server, operator.authority, operator.root / "new")
+    assert 1 not in server.keys
+    assert gone not in AdmittedKeys(server)
+    assert take_members(other, operator.list)
+    assert 1 not in other.keys
+    assert 1 in stored_members(other.path).removed
+
+
+def test_a_stolen_key_is_refused_at_once(operator: Operator) -> None:
+    client = operator.client(1)
+    stolen = client.keys[1]
+    mark = rotate_key(client)
+    for at_once in (False, True):
+        add(operator.server, operator.authority, client.path / "request.json", mark, None, at_once)
+        assert (stolen in operator.server.admitted_keys) is not at_once
+    assert operator.server.keys[1] in operator.server.admitted_keys
+
+
 @attack(
     "B10", "Sends clients a list of members with a key of its own, or an old list", "refused: the authority has not signed it"
 )

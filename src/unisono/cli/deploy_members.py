@@ -56,6 +56,7 @@ def add(
     authority: AuthorityOption = None,
     fingerprint: Fingerprint = None,
     host: Annotated[str | None, typer.Option(help="Name or address by which the client reaches the server.")] = None,
+    at_once: Annotated[bool, typer.Option("--at-once", help="Refuse the site's former key from now on: it was stolen.")] = False,
 ) -> None:
     """Add a client, or put its new key in force.
 
@@ -74,7 +75,7 @@ def add(
         raise UserError("--fingerprint is required: have the site's owner read to you what 'unisono deploy join' has shown.")
     found = ServerDirectory.open(server)
     signer = _open_authority(authority, found.path)
-    client, path = put(found, signer, request, fingerprint, host)
+    client, path = put(found, signer, request, fingerprint, host, at_once)
     now = admit_members(ServerDirectory.open(server))
     console = make_console()
     console.print(f"client {client} is a member {'from now on' if now else 'when the server starts'}", soft_wrap=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from unisono.core.errors import UserError
 from unisono.deploy.certificates import SERVER_DAYS, Authority, private_pem, write_secret
 from unisono.deploy.directories import ServerDirectory
-from unisono.deploy.joining import rotate_certificate
-from unisono.deploy.members import AUTHORITY_FILE, MEMBERS_FILE, stored_members, trusted_authorities
+from unisono.deploy.joining import members_in_force, rotate_certificate
+from unisono.deploy.members import AUTHORITY_FILE, MEMBERS_FILE, trusted_authorities
 from unisono.deploy.server_audit import record
 from unisono.runs.files import write_atomically
 
@@ -61,7 +61,7 @@ def _make(path: Path, server: ServerDirectory) -> Authority:
 
 
 def _publish(server: ServerDirectory, signer: Authority, authorities: tuple[str, ...]) -> None:
-    members = stored_members(server.path)
+    members = members_in_force(server)
     if members.authorities != authorities:
         members = replace(members, version=members.version + 1, authorities=authorities)
         write_atomically(server.path / MEMBERS_FILE, members.signed(signer).encode())

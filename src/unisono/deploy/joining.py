@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,7 +104,15 @@ def rotate_key(directory: ClientDirectory) -> str:
     return fingerprint(request.key)
 
 
-def add(server: ServerDirectory, authority: Authority, request_file: Path, told: str, host: str | None) -> tuple[int, Path]:
+def members_in_force(server: ServerDirectory) -> Members:
+    """Return the list of members for the authority to sign next, without those that were turned away without its signature."""
+    members = stored_members(server.path)
+    return _without(members, members.clients.keys() - server.keys.keys())
+
+
+def add(
+    server: ServerDirectory, authority: Authority, request_file: Path, told: str, host: str | None, at_once: bool = False
+) -> tuple[int, Path]:
     """Add a site, or put its new key in force; return its number and the welcome file to send back.
 
     A repeated call with the same request changes nothing and writes the same file.
@@ -114,10 +123,11 @@ def add(server: ServerDirectory, authority: Authority, request_file: Path, told:
         request_file: the site's.
         told: the fingerprint that the site's owner has read out.
         host: name or address that the client reaches the server by; the first in the server's certificate where None.
+        at_once: the site's former key is refused from now on, for it was stolen.
     """
     if server.config.insecure:
         raise UserError("There are no keys to add: server.toml says insecure = true, so anyone may join.")
-    members = stored_members(server.path)
+    stored, members = stored_members(server.path), members_in_force(server)
     request = _read_request(request_file, members)
     if fingerprint(request.key) != told:
         raise UserError(f"--fingerprint is {told}, and the key in {request_file} has another: ask the owner again.")
@@ -126,9 +136,14 @@ def add(server: ServerDirectory, authority: Authority, request_file: Path, told:
     if request.key not in known:
         if request.client is not None:
             _keep_former(server, client, members.clients[client])
-        members = replace(members, version=members.version + 1, clients={**members.clients, client: request.key})
-        write_atomically(server.path / MEMBERS_FILE, members.signed(authority).encode())
+        members = replace(members, clients={**members.clients, client: request.key})
+    if at_once:
+        _keep_former(server, client, None)
+    # Before the list: a member without a key is one that was turned away.
     write_keys(server.key_file, members.clients)
+    if members != stored:
+        members = replace(members, version=stored.version + 1)
+        write_atomically(server.path / MEMBERS_FILE, members.signed(authority).encode())
     if client >= server.config.num_clients:
         grown = server.config.model_copy(update={"num_clients": client + 1})
         write_atomically(server.path / SERVER_FILE, config_text(grown).encode())
@@ -208,11 +223,16 @@ def remove(server: ServerDirectory, client: int, authority: Authority | None) ->
     if authority is None:
         return client not in members.clients
     if client in members.clients:
-        clients = {number: line for number, line in members.clients.items() if number != client}
-        removed = {**members.removed, client: f"{datetime.now(UTC):%Y-%m-%d}"}
-        members = replace(members, version=members.version + 1, clients=clients, removed=removed)
+        members = replace(members_in_force(server), version=members.version + 1)
         write_atomically(server.path / MEMBERS_FILE, members.signed(authority).encode())
     return True
+
+
+def _without(members: Members, gone: Collection[int]) -> Members:
+    """Return a list of members without some, whose numbers are not used again."""
+    clients = {client: line for client, line in members.clients.items() if client not in gone}
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    return replace(members, clients=clients, removed={**members.removed, **dict.fromkeys(gone, today)})
 
 
 def rotate_certificate(server: ServerDirectory, authority: Authority, days: int) -> None:
