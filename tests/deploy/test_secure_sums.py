@@ -20,6 +20,7 @@ from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
 from unisono.core.payload import Payload
 from unisono.deploy import masked_sums
+from unisono.deploy.policy import Books
 from unisono.engines.flower.messages import Request, payload_of, read_values
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 
@@ -270,6 +271,13 @@ def test_what_left_under_masks_is_in_the_audit(tmp_path: Path) -> None:
     assert vectors[0]["masked"]
     sent = next(c for c in reversed(clients.seen) if "masked" in c)
     assert vectors[0]["groups"]["masked"][1] == sum(t.numel() for t in payload_of(sent, "masked").groups["masked"].values())
+    assert lines[-1] == vectors[0]
+    books = Books(clients.directories[0])
+    books.audit.verify(books.ledger)
+    file = books.audit.chain.path
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match="lines were removed"):
+        Books(clients.directories[0]).audit.verify(books.ledger)
 
 
 @attack("A6", "Chooses a recipe in which few clients have something to send, and the others add zeros", "refused")

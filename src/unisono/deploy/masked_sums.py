@@ -165,7 +165,8 @@ class MaskedSums:
         payload, most = masked_payload(words), self._directory.config.resources.max_upload
         if payload.num_bytes > num_bytes(most):
             raise SumRefusedError(f"resources.max_upload is {most}, and the masked vector has {payload.num_bytes} bytes")
-        self._books.audit.sent({**current.intent, "cohort": members}, payload, {}, masked=True)
+        size = self._books.audit.sent({**current.intent, "cohort": members}, payload, {}, masked=True)
+        self._books.ledger.end(int(current.intent["seq"]), "sent", size)
         return {"unreadable": unreadable}, payload
 
     def _alive(self, current: _OpenSum, values: Mapping[str, Any]) -> Answer:
