@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 from tests.attacks import attack
 from tests.deploy.test_client import GROUP_NORM, SIMPLE, Clients, Run, request
-from tests.deploy.test_policy import SECURE, client_with
+from tests.deploy.test_policy import ORCHESTRA, SECURE, client_with, first_request
 from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
 from unisono.deploy.chain import Chain, DamagedChainError
@@ -203,3 +203,25 @@ def test_the_server_notices_a_ledger_that_went_back(clients: Clients, tmp_path: 
     assert "its ledger went back from 4 to 2 lines" in records[1].notes[0]
     saved = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert saved["owners"]["0"]["policy"] == client._config.fingerprint
+
+
+def test_what_carries_no_noise_is_refused_under_an_epsilon_and_costs_nothing(clients: Clients, tmp_path: Path) -> None:
+    """Scores and metrics would be the way around the noise, and so would centroids of this client alone."""
+    pytest.importorskip("dp_accounting")
+    budget = {"clip_norm": 1.0, "noise_multiplier": 4.0, "max_epsilon": 1e6}
+    client = client_with(clients, tmp_path, {"budget": budget, "allow": {"metrics": ["all"]}})
+    asked = request(Run(clients, merge(SIMPLE, GROUP_NORM)))
+    with pytest.raises(ClientError, match=r"policy:budget\.max_epsilon: .*scores carry none"):
+        client.evaluate(asked)
+    centroids = first_request(clients, merge(ORCHESTRA, GROUP_NORM), {})
+    with pytest.raises(ClientError, match=r"policy:budget\.max_epsilon: .*does not cover group 'local_centroids'"):
+        client.answer(centroids)
+    assert ledger_of(tmp_path).rounds == 0
+    assert client.answer(asked).update.metrics == {}
+
+
+def test_compression_does_not_undo_the_owners_clipping(clients: Clients, tmp_path: Path) -> None:
+    client = client_with(clients, tmp_path, {"budget": {"clip_norm": 1.0}})
+    compressed = merge(merge(SIMPLE, GROUP_NORM), {"compression": {"bits": 8}})
+    with pytest.raises(ClientError, match=r"policy:budget\.clip_norm"):
+        client.answer(first_request(clients, compressed, {}))

@@ -156,6 +156,13 @@ def test_every_key_refuses_by_its_name_and_lets_pass(
     assert client_with(clients, tmp_path / "b", merge(merge(own, lenient), nested(key, allowed))).answer(asked).update
 
 
+def test_a_share_is_limited_only_where_all_weigh_the_same(clients: Clients, tmp_path: Path) -> None:
+    """Where samples count, a mask hides how much the others weigh, so nobody could hold a limit."""
+    asked = first_request(clients, {**SIMPLE, **SECURE}, {"extra": MASKED})
+    with pytest.raises(ClientError, match=r"policy:require\.max_weight_share: .*aggregation.weighting = 'uniform'"):
+        client_with(clients, tmp_path, {"require": {"max_weight_share": 0.9}}).answer(asked)
+
+
 def test_every_key_has_a_test() -> None:
     keys = {f"{table}.{key}" for table, section in Policy().tables.items() for key in type(section).model_fields}
     tested = {row[0] for row in TABLE}
@@ -405,7 +412,7 @@ def test_noise_is_shared_only_where_all_weigh_the_same(
     clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighting: str, parts: int
 ) -> None:
     """Of three clients all must stay, and one may be dishonest, so two add noise."""
-    tree = merge({**SIMPLE, **SECURE}, {"aggregation": {"weighting": weighting}, "model": {"norm": "group"}})
+    tree = merge({**SIMPLE, **SECURE}, {"aggregation": {"weighting": weighting}, "model": {"norm": "group", "width": 1.0}})
     asked = first_request(clients, tree, {"extra": MASKED})
     noise = {"clip_norm": 1e-6, "noise_multiplier": 1e5}
     start = asked.broadcast.flatten()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets as system
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
@@ -36,15 +37,16 @@ def combine(shares: Mapping[int, bytes]) -> bytes | None:
 
     A wrong share usually gives a wrong secret: compare it with a commitment.
     """
-    points = list(shares)
+    points = tuple(shares)
     factors = lagrange(points)
     values = (int.from_bytes(shares[point], "big") for point in points)
     secret = sum(factor * value for factor, value in zip(factors, values, strict=True)) % PRIME
     return secret.to_bytes(SECRET_BYTES, "big") if secret < 2**256 else None
 
 
-def lagrange(points: Sequence[int]) -> list[int]:
-    """Return the factors by which values at these points give the value at 0."""
+@lru_cache(maxsize=4)
+def lagrange(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the factors by which values at these points give the value at 0; the secrets of a sum share their points."""
     factors = []
     for own in points:
         above, below = 1, 1
@@ -52,7 +54,7 @@ def lagrange(points: Sequence[int]) -> list[int]:
             if other != own:
                 above, below = above * other % PRIME, below * (other - own) % PRIME
         factors.append(above * pow(below, -1, PRIME) % PRIME)
-    return factors
+    return tuple(factors)
 
 
 def _value(coefficients: Sequence[int], point: int) -> int:
