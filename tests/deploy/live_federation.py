@@ -109,6 +109,25 @@ def test_status_answers_while_everything_runs(federation: RunningFederation) -> 
     ]
 
 
+def test_a_client_that_hangs_before_its_first_answer_costs_one_short_deadline(federation: RunningFederation) -> None:
+    """It says that it lives, and works on nothing: its worker is suspended as soon as it has described its data."""
+    command = ["deploy", "run", "fedema", "--server", str(federation.server.path), "--name", "hangs", "--detach"]
+    slow = ("federation.quorum=0.5", "federation.rounds=2", "training.local_epochs=20", "engine.client_timeout=600")
+    told(federation, *command, *sets((*FEDEMA, *slow)))
+    run, worker = federation.server.runs / "hangs", federation.process(federation.clients[0], "client_worker")
+    federation.wait_for(lambda: (run / "run_info.json").is_file())
+    worker.suspend()
+    try:
+        federation.wait_for(lambda: len(answered(run)) >= 1, 300)
+    finally:
+        worker.resume()
+    finished(federation, run)
+    assert answered(run)[0] == NUM_CLIENTS - 1
+    first = read_lines(run / "failures.jsonl")[0]
+    assert (first["client"], first["round"]) == (0, 0)
+    assert re.fullmatch(r"no answer within (6\d|[7-9]\d|1\d\d) s", first["reason"]), "the others took a few seconds"
+
+
 def test_a_site_joins_while_a_run_goes_on(federation: RunningFederation) -> None:
     run = begin(federation, "before", "federation.rounds=6")
     site = federation.root / "site"

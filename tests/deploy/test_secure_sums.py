@@ -168,7 +168,7 @@ def test_three_of_ten_lost_below_the_threshold_is_a_clear_refusal_and_nothing_is
 @attack(
     "A7", "Asks clients of one sum with two models, recipes, cohorts or nonces", "the others share nothing; the sum is void"
 )
-@pytest.mark.parametrize("change", ["another model", "another recipe", "another cohort", "another nonce", "another weight"])
+@pytest.mark.parametrize("change", [f"another {word}" for word in ("model", "recipe", "round", "cohort", "nonce", "weight")])
 def test_clients_that_were_asked_for_different_things_share_nothing(tmp_path: Path, change: str) -> None:
     """With two models under one mask, the parts of the others would be known, and the sum would show the last one."""
     clients = Clients(tmp_path, 4)
@@ -181,6 +181,8 @@ def test_clients_that_were_asked_for_different_things_share_nothing(tmp_path: Pa
         groups = requests[0].broadcast.groups
         zeros = {name: {key: 0 * t for key, t in group.items()} for name, group in groups.items()}
         requests[0] = replace(requests[0], broadcast=Payload(zeros))
+    elif change == "another round":  # with another learning rate, and other draws
+        requests[0] = replace(requests[0], round=1)
     else:
         changes = {"another cohort": {"cohort": [0, 1, 2, 3]}, "another nonce": {"nonce": "8" * 32}}
         requests[0] = masked_request(run, 0, **changes.get(change, {"max_weight": 1.0}))
