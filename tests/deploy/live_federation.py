@@ -115,7 +115,7 @@ def test_a_client_that_hangs_before_its_first_answer_costs_one_short_deadline(fe
     slow = ("federation.quorum=0.5", "federation.rounds=2", "training.local_epochs=20", "engine.client_timeout=600")
     told(federation, *command, *sets((*FEDEMA, *slow)))
     run, worker = federation.server.runs / "hangs", federation.process(federation.clients[0], "client_worker")
-    federation.wait_for(lambda: (run / "run_info.json").is_file())
+    federation.wait_for((run / "run_info.json").is_file)
     worker.suspend()
     try:
         federation.wait_for(lambda: len(answered(run)) >= 1, 300)

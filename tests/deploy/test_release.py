@@ -18,7 +18,7 @@ from unisono.deploy.release import told_numbers
 
 
 def told(**tables: Any) -> Update:
-    """What is told beside the update of a client with 1297 samples."""
+    """The numbers beside the update of a client with 1297 samples."""
     config = resolve(SIMPLE)
     info = RunInfo((1, 8, 8), (0.5,), (0.25,), None, 3, 2, config.method_sections)
     method = config.method_class(config.method, info)

@@ -56,7 +56,7 @@ def add(
     authority: AuthorityOption = None,
     fingerprint: Fingerprint = None,
     host: Annotated[str | None, typer.Option(help="Name or address by which the client reaches the server.")] = None,
-    at_once: Annotated[bool, typer.Option("--at-once", help="Refuse the site's former key from now on: it was stolen.")] = False,
+    at_once: Annotated[bool, typer.Option("--at-once", help="Refuse the site's former key now: it was stolen.")] = False,
 ) -> None:
     """Add a client, or put its new key in force.
 

@@ -74,6 +74,7 @@ def run(
     rounds: int = 2,
     away: Sequence[int] = (),
     screen: float = 0.0,
+    share: float | None = None,
     now: Callable[[], float] = time.monotonic,
     **policy: Any,
 ) -> tuple[ServerState, Recorder]:
@@ -86,7 +87,7 @@ def run(
 
     tiny = TinyFederation(METHOD, over=TOLERANT)
     grid = InstantGrid(reply)
-    aggregation = tiny.setup.aggregation.model_copy(update={"screen": screen})
+    aggregation = tiny.setup.aggregation.model_copy(update={"screen": screen, "max_weight_share": share})
     held = ServerPolicy(tiny.method, tiny.setup.postprocessor, aggregation, poll=0.0, **policy)
     engine = FlowerEngine(grid, AllHere(away), held, tiny_terms(METHOD, TOLERANT))  # type: ignore[arg-type]
     engine.pace = Pace(held.timeout, now=now)
@@ -163,6 +164,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "huge": (first_tensor(lambda tensor: torch.zeros(2**21)), "bytes are more than"),
     "negative weight": (spoil_answer(weight=-1.0), "is negative"),
     "nan weight": (spoil_answer(weight=float("nan")), "the weight is nan"),
+    "a weight above its samples": (spoil_answer(weight=1e9), "an update's weight is at most"),
     "nan metric": (spoil_answer(metrics={"loss": float("inf")}), "metric loss is inf"),
     "a metric whose sum is infinite": (spoil_answer(metrics={"loss": 1e308}), "metric loss is 1e+308"),
     "samples without end": (spoil_answer(samples=10**400), "too large"),
@@ -211,6 +213,18 @@ def test_no_client_outweighs_the_others_by_describing_many_samples(monkeypatch: 
     assert not same_bits(claimed, run(spoil_answer(weight=1e9), rounds=1)[0])
 
 
+def test_no_client_has_more_than_its_share_of_a_mean() -> None:
+    """The limit follows what all have described, not what the others have sent."""
+    cohort = draw_cohort(CohortConfig(size=4), len(SIZES), Context(0))
+    others = sum(SIZES[client] for client in cohort if client != SPOILED)
+    limit = 0.1 / 0.9 * others
+    assert limit < SIZES[SPOILED]
+    held, recorder = run(rounds=1, share=0.1)
+    assert reasons(recorder) == []
+    assert same_bits(held, run(spoil_answer(weight=limit), rounds=1, share=0.1)[0])
+    assert not same_bits(held, run(spoil_answer(weight=limit / 2), rounds=1, share=0.1)[0])
+
+
 def test_a_straggler_is_given_up_at_the_deadline() -> None:
     clock = itertools.count(step=20)
     state, recorder = run(lambda content: None, rounds=1, timeout=50.0, now=lambda: float(next(clock)))
@@ -218,7 +232,9 @@ def test_a_straggler_is_given_up_at_the_deadline() -> None:
     assert same_bits(state, run(lambda content: Error(1, "away"), rounds=1)[0])
 
 
-@attack("B9", "Takes a request and never answers, in every round", "one short deadline each; no longer asked after three")
+@attack(
+    "B9", "Takes a request and never answers, in every round", "a short deadline, twice as long each time; rests after three"
+)
 @pytest.mark.parametrize("before", [1, 0])
 def test_a_client_that_hangs_costs_one_short_deadline(before: int) -> None:
     """It, or others if it is new, was fast before, so the server does not give it all the time that there is."""
