@@ -282,6 +282,16 @@ def test_what_left_under_masks_is_in_the_audit(tmp_path: Path) -> None:
         Books(clients.directories[0]).audit.verify(books.ledger)
 
 
+def test_a_masked_vector_is_no_larger_than_the_owner_lets_leave(tmp_path: Path) -> None:
+    clients = Clients(tmp_path, 4)
+    clients.restart(1, resources={"max_upload": "1KiB"})
+    run = Run(clients, merge(TEN, SECURE), secure=True)
+    run.go(until=1)
+    (failure,) = run.failures
+    assert (failure.client_id, "resources.max_upload is 1KiB" in failure.reason) == (1, True)
+    assert not any(line["groups"] for line in Books(clients.directories[1]).audit.chain.lines)
+
+
 @attack("A6", "Chooses a recipe in which few clients have something to send, and the others add zeros", "refused")
 def test_a_sum_in_which_few_clients_send_anything_is_refused(tmp_path: Path) -> None:
     clients = Clients(tmp_path, 4)
