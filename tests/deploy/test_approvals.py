@@ -13,9 +13,10 @@ pytest.importorskip("flwr")
 from tests.attacks import attack
 from tests.deploy.test_client import SIMPLE, Clients, Run, question, request
 from tests.deploy.test_policy import client_with
+from unisono.config import resolve
 from unisono.core.config import merge
 from unisono.core.errors import ClientError, UserError
-from unisono.deploy.approvals import MOST_WAITING, Approvals
+from unisono.deploy.approvals import MOST_WAITING, Approvals, recipe_hash
 from unisono.deploy.directories import ClientDirectory
 
 OTHER = merge(SIMPLE, {"training": {"learning_rate": 0.02}})
@@ -118,3 +119,16 @@ def test_mistakes_of_the_owner_are_sentences(clients: Clients, tmp_path: Path) -
     ):
         with pytest.raises(UserError, match=words):
             book.decide(*arguments)  # type: ignore[arg-type]
+
+
+def test_an_approval_is_of_the_options_and_of_the_code_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve(SIMPLE)
+    approved = recipe_hash(config)
+    assert recipe_hash(resolve(merge(SIMPLE, {"run": {"seed": 7}}))) == approved
+    assert recipe_hash(resolve(merge(SIMPLE, {"training": {"momentum": 0.5}}))) != approved
+    with monkeypatch.context() as patch:
+        patch.setattr("unisono.deploy.approvals.__version__", "another")
+        assert recipe_hash(config) != approved
+    with monkeypatch.context() as patch:
+        patch.setattr(config.method_class, "__module__", "another.package")
+        assert recipe_hash(config) != approved
