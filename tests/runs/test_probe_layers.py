@@ -45,6 +45,20 @@ def test_files_that_no_checkpoint_needs_are_removed(tmp_path: Path) -> None:
     assert layers.rounds() == [10, 15]
 
 
+def test_a_file_that_cannot_be_removed_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    layers = ProbeLayers(tmp_path / "probes", checkpoints)
+    for round in (1, 2):
+        layers.save(round, {"linear-sgd": layer(round)})
+    checkpoints.save(ServerState(2, Payload({"a": {"x": torch.zeros(1)}})), ClientStateStore(), {})
+    monkeypatch.setattr(Path, "unlink", refuse)
+    layers.save(3, {"linear-sgd": layer(3)})
+    assert layers.rounds() == [1, 2, 3]
+
+
 class KilledError(Exception):
     pass
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unisono.core.config import parse_json
 from unisono.runs.directory import RunDirectory
-from unisono.runs.files import DamagedFileError, write_atomically
+from unisono.runs.files import DamagedFileError, explained, write_atomically
 from unisono.runs.manifest import PAGES
 
 
@@ -63,7 +63,8 @@ class ReportFiles:
         for path in sorted([*self.path.glob("*.json"), *self.path.glob("round-*.npz")]):
             good = self.read(path.stem) is not None if path.suffix == ".json" else self._is_good(path)
             if not good:
-                path.unlink(missing_ok=True)
+                with explained(path):
+                    path.unlink(missing_ok=True)
                 dropped.append(f"report/{path.name}")
         listed = [name for name in self._manifest.names() if name.startswith("report/") or name in PAGES]
         if listed:  # what is made anew is listed again by ``list_files``
@@ -127,7 +128,9 @@ class ReportFiles:
 
     def clear_errors(self) -> None:
         """Remove the tracebacks, before the report is made anew."""
-        (self.path / "errors.txt").unlink(missing_ok=True)
+        path = self.path / "errors.txt"
+        with explained(path):
+            path.unlink(missing_ok=True)
 
     def _snapshot(self, round: int) -> Path:
         return self.path / f"round-{round:06d}.npz"

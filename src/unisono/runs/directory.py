@@ -138,7 +138,8 @@ class RunDirectory:
     def remove_leftovers(self) -> None:
         """Remove temporary files that a kill left; only whoever holds the lock may do so."""
         for path in [*self.path.rglob(".*.tmp")]:
-            remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            with explained(path):
+                remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
     def clusters(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from unisono.core.errors import UserError
@@ -45,7 +46,8 @@ class ProbeLayers:
         write_atomically(self._path(round), payload_to_safetensors(Payload(groups)))
         oldest = min(self._checkpoints.rounds(), default=0)
         for number in [number for number in self.rounds() if number <= oldest][:-1]:
-            self._path(number).unlink()
+            with suppress(OSError):  # a file too many harms nobody
+                self._path(number).unlink()
 
     def rounds(self) -> list[int]:
         """Return the rounds whose layers are kept, ascending."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from unisono.core.errors import ClientError, UserError
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.directory import RunDirectory
+from unisono.runs.files import explained
 
 
 class StatusFile(Callback):
@@ -39,7 +40,9 @@ class StatusFile(Callback):
 
     def __enter__(self) -> StatusFile:
         if self._run_id is None:
-            (self._directory.path / "status.json").unlink(missing_ok=True)  # it says how an earlier attempt ended
+            path = self._directory.path / "status.json"
+            with explained(path):
+                path.unlink(missing_ok=True)  # it says how an earlier attempt ended
         else:
             self.write("waiting for clients", 0)
         return self
