@@ -115,6 +115,8 @@ NAMED: dict[str, tuple[Callable[[RecordDict], RecordDict], str]] = {
     "half a character": (tells(metrics={"\ud800": 1.0}), "printable"),
     "a metric whose sum overflows": (tells(metrics={"own": 1e308}), "metric own is 1e+308"),
     "a negative time": (tells(seconds=-1.0), "the time is -1"),
+    "a weight above its samples": (tells(weight=4.0), "weight is at most 3"),
+    "a weight that takes the mean over": (tells(weight=1e12), "weight is at most 3"),
     "more samples than there are": (tells(samples=10**300), "the number of samples is 1e+300"),
 }
 """Lies that ended a run, took a sum over or spoilt a log before they were looked for, and the reason that is told."""
