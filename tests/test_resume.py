@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import unisono
+
 SETTINGS = [
     "partition.num_clients=8",
     "cohort.size=4",
@@ -45,6 +47,13 @@ else:
     unisono.resume(f"{directory}/{name}", callbacks=[Wait()])
 """
 """It waits for its end after round ``last``, so that it never comes too late."""
+
+
+SPILLED = [
+    "engine.state_memory_gib=1e-9", "engine.workers=0", "federation.rounds=2", "model.backbone=convnet",
+    "model.options.widths=[4]", "data.limit=80", "data.test_limit=20", "partition.num_clients=4", "cohort.size=4",
+]  # fmt: skip
+"""States of clients go to the disk at once."""
 
 
 def _command(action: str, directory: Path, name: str, last: int = 0) -> list[str]:
@@ -105,3 +114,22 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
     before = _results(undisturbed / "whole")
     subprocess.run(_command("resume", undisturbed, "whole"), check=True, capture_output=True)
     assert _results(undisturbed / "whole") == before
+
+
+@pytest.mark.parametrize("removal", ["unlink", "rmdir"])
+def test_a_finished_run_leaves_nothing_that_a_disk_refused_to_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removal: str
+) -> None:
+    refused = []
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == ".states.tmp" or path.suffix == ".state":
+            refused.append(path)
+            raise OSError(5, "Input/output error", str(path))
+        good(path, **({"missing_ok": missing_ok} if removal == "unlink" else {}))
+
+    good = getattr(Path, removal)
+    monkeypatch.setattr(Path, removal, refuse)
+    unisono.run("simclr", dataset="digits", name="r", set=[f"run.directory={tmp_path}", *SETTINGS, *SPILLED])
+    assert refused
+    assert list((tmp_path / "r").rglob(".*.tmp")) == []

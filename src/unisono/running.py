@@ -184,6 +184,7 @@ def execute(
                     directory, config, config.report.projection, Status("finished", state.round, config.federation.rounds)
                 )
             if rounds == 0 or state.round >= config.federation.rounds:
+                directory.remove_leftovers()  # what a failing disk kept
                 directory.manifest.record_all(directory.log_files)
                 status.write("finished", state.round)
             return loaded

@@ -110,11 +110,14 @@ def test_a_damaged_log_is_left_out_and_said(unisono: Command, demo: Path) -> Non
     assert unisono("compare", demo).sentence.startswith("runs/demo/metrics.jsonl is not as it was written")
 
 
-def test_a_damaged_part_of_the_report_is_made_anew(unisono: Command, demo: Path) -> None:
-    flip(demo / "report" / "points.json", 0.5)
+@pytest.mark.parametrize("name", ["points.json", "round-000002.npz"])
+def test_a_damaged_part_of_the_report_is_made_anew(unisono: Command, demo: Path, name: str) -> None:
+    good = (demo / "report" / name).read_bytes()
+    flip(demo / "report" / name, 0.5)
     done = unisono("report", demo)
-    assert done.code == 0
-    assert "report/points.json was damaged and is made anew" in done.err
+    assert done.code == 0, done
+    assert f"report/{name} was damaged and is made anew" in done.err
+    assert (demo / "report" / name).read_bytes() == good
     assert unisono("verify", demo).code == 0
 
 
