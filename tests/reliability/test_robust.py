@@ -43,3 +43,5 @@ def test_the_table_has_means_over_seeds() -> None:
     assert lines[0] == "| Rule | no attack | noise, 2 of 20 |"
     assert "| median | 60.5 | 60.5 |" in lines
     assert lines[-1] == "floors: raw pixels 50.0"
+    del found[1, "median", "noise", 2]
+    assert lines == [*table(found, 2, cells)[:4], "| median | 60.5 | 60.5 |", *table(found, 2, cells)[4:]], "whole rows alone"
