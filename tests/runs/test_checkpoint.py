@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,8 +100,9 @@ def flip_a_bit(path: Path) -> None:
 
 def rewrite(**changes: object) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
-        values = {**json.loads(path.read_text()), **changes}
-        path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+        values = {**json.loads(path.read_text().split("\n")[0]), **changes}
+        text = json.dumps({name: value for name, value in values.items() if value is not None})
+        path.write_text(f"{text}\n{zlib.crc32(text.encode())}")
 
     return damage
 
@@ -137,6 +139,22 @@ def test_damage_is_found_and_the_older_checkpoint_still_loads(tmp_path: Path, da
     assert len(store) == 0, "nothing of a damaged checkpoint is restored"
     assert same(checkpoints.load(2, store).state.server, server(2))
     assert list(store) == [7, 102]
+
+
+def test_a_flipped_bit_anywhere_in_the_list_is_found(tmp_path: Path) -> None:
+    """Numbers of releases, lengths of logs and versions of states stand there alone."""
+    checkpoints = Checkpoints(tmp_path)
+    save_rounds(checkpoints, [3])
+    path = tmp_path / "round-000003" / MANIFEST
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 3]) + good[place + 1 :])
+        with pytest.raises(DamagedError, match="checkpoint round-000003 is damaged"):
+            checkpoints.load(3, ClientStateStore())
+    for length in range(len(good)):
+        path.write_bytes(good[:length])
+        with pytest.raises(DamagedError):
+            checkpoints.load(3, ClientStateStore())
 
 
 @pytest.mark.parametrize("damage", ["server cut", "server bit", "server gone", "manifest gone"])

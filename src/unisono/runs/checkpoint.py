@@ -124,6 +124,7 @@ class Checkpoints:
         content = bytearray()
         for part in json.JSONEncoder().iterencode(manifest):  # dumps holds all parts at a time, which is seven times as much
             content += part.encode()
+        content += f"\n{zlib.crc32(content)}".encode()
         write_and_sync(directory / MANIFEST, content)
         sync_directory(directory / "clients")
         sync_directory(directory)
@@ -166,7 +167,10 @@ def _write_sum(path: Path, payload: Payload) -> tuple[int, int]:
 
 
 def _manifest(directory: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = parse_json((directory / MANIFEST).read_text(encoding="utf-8"))
+    content, _, checksum = (directory / MANIFEST).read_bytes().rpartition(b"\n")
+    if checksum != str(zlib.crc32(content)).encode():
+        raise ValueError(f"the checksum of {MANIFEST} is wrong")
+    manifest: dict[str, Any] = parse_json(content)
     if directory.name != f"round-{manifest['round']:06d}":
         raise ValueError(f"{MANIFEST} is that of round {manifest['round']}")
     return manifest
