@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 import unisono
+from unisono.core.errors import UserError
 from unisono.core.payload import Payload
 from unisono.evaluation.linear import LinearClassifier
 from unisono.federation.client_store import ClientStateStore
 from unisono.federation.loop import Callback, RoundRecord, ServerState
 from unisono.runs.checkpoint import Checkpoints
+from unisono.runs.directory import RunDirectory
 from unisono.runs.probe_layers import ProbeLayers
+from unisono.runs.verify import verify
 
 
 def layer(value: float) -> LinearClassifier:
@@ -103,6 +107,19 @@ def test_a_warm_start_survives_a_resume_to_the_bit(whole: Path, tmp_path: Path, 
         run(tmp_path, "killed", "evaluation.warm_start=true", callbacks=(KillAfter(killed_at),))
     unisono.resume(tmp_path / "killed")
     assert (tmp_path / "killed" / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_a_changed_layer_is_noticed(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    directory = RunDirectory.open(tmp_path / "run")
+    assert not any(verify(directory).values())
+    path = sorted((tmp_path / "run" / "probes").iterdir())[-1]
+    good = path.read_bytes()
+    for place in range(len(good) // 2, len(good), 500):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(UserError, match=rf"{path.name} is damaged .* linear probes start anew"):
+            directory.probe_layers.load(7)
+    assert [name for name, problem in verify(directory).items() if problem] == [f"probes/{path.stem}"]
 
 
 def test_it_makes_a_difference_after_the_first_evaluation(whole: Path, tmp_path: Path) -> None:

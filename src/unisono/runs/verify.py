@@ -47,4 +47,10 @@ def verify(directory: RunDirectory) -> dict[str, str | None]:
             found[f"checkpoints/round-{round:06d}"] = None
         except DamagedError as error:
             found[f"checkpoints/round-{round:06d}"] = str(error)
+    for round in directory.probe_layers.rounds():
+        try:
+            directory.probe_layers.load(round)
+            found[f"probes/round-{round:06d}"] = None
+        except UserError:
+            found[f"probes/round-{round:06d}"] = "is damaged; remove it, and linear probes start anew"
     return found
