@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ from unisono.data.sources.images import read_image
 from unisono.deploy.init import create_federation
 from unisono.deploy.sealing import Sealer
 from unisono.engines.flower.messages import payload_of, read_answer, read_request, with_checksum
+from unisono.federation.client_store import ClientStateStore
+from unisono.federation.loop import ServerState
 from unisono.recipes import list_recipes
+from unisono.runs.checkpoint import MANIFEST, Checkpoints, DamagedError
 from unisono.runs.files import JsonLines, payload_from_safetensors, payload_to_safetensors
 from unisono.runs.manifest import MANIFEST_FILE, Manifest
 
@@ -61,6 +65,7 @@ def targets(scratch: Path) -> dict[str, Callable[[], Target]]:
         "request": _request,
         "safetensors": _safetensors,
         "manifest": lambda: _manifest(scratch),
+        "checkpoint": lambda: _checkpoint(scratch),
         "log": lambda: _log(scratch),
         "toml": lambda: _toml(scratch),
         "images": lambda: _images(scratch),
@@ -179,6 +184,24 @@ def _manifest(scratch: Path) -> Target:
     return Target(read, [good], (UserError,), repair)
 
 
+def _checkpoint(scratch: Path) -> Target:
+    store, checkpoints = ClientStateStore(), Checkpoints(scratch)
+    store.stage(1, _payload())
+    store.commit(2)
+    checkpoints.save(ServerState(3, _payload(), Payload(), 2), store, {"metrics": 70, "clients": 900})
+    file = scratch / "round-000003" / MANIFEST
+
+    def read(data: bytes) -> object:
+        file.write_bytes(data)
+        return checkpoints.load(3, ClientStateStore())
+
+    def repair(data: bytes) -> bytes:
+        content = data.rpartition(b"\n")[0]
+        return content + f"\n{zlib.crc32(content)}".encode()
+
+    return Target(read, [file.read_bytes()], (DamagedError,), repair)
+
+
 def _log(scratch: Path) -> Target:
     log = JsonLines(scratch / "metrics.jsonl")
     for round in range(5):
@@ -242,4 +265,4 @@ def _sealed(scratch: Path) -> Target:
     return Target(read, [bytes(sealed.numpy())], (ValueError,))
 
 
-NAMES = ("wire", "answer", "request", "safetensors", "manifest", "log", "toml", "images", "sealed")
+NAMES = ("wire", "answer", "request", "safetensors", "manifest", "checkpoint", "log", "toml", "images", "sealed")
