@@ -13,6 +13,7 @@ import unisono.core
 from unisono.core.errors import UserError
 from unisono.core.method import RunInfo
 from unisono.runs.directory import REPRODUCIBLE_LOGS, RunDirectory
+from unisono.runs.verify import verify
 
 HOLDER = """
 import sys, time
@@ -194,6 +195,23 @@ def test_a_directory_that_a_kill_left_half_made_is_used_again(tmp_path: Path, le
     RunDirectory.create(path, {"run": {"seed": 1}})
     assert RunDirectory.open(path).config_tree == {"run": {"seed": 1}}
     assert not RunDirectory.open(path).of_federation
+
+
+def test_another_name_on_the_federation_is_noticed(tmp_path: Path) -> None:
+    """Clients would take the run for a new one, without their states."""
+    directory = RunDirectory.create(tmp_path / "run", {"run": {"seed": 1}}, {"run": "r-123"})
+    file = directory.path / "federation.json"
+    assert directory.read_json(file.name) == {"run": "r-123"}
+    file.write_text(file.read_text().replace("123", "124"))
+    with pytest.raises(UserError, match=r"federation\.json is not as it was written"):
+        directory.read_json(file.name)
+    assert verify(directory)[file.name] == "is not as it was written (its checksum is wrong)"
+
+
+def test_a_simulation_forgets_the_federation_that_a_kill_left(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "run", {"run": {"seed": 1}}, {"run": "r-123"})
+    (tmp_path / "run" / "config.toml").unlink()
+    assert not any(verify(RunDirectory.create(tmp_path / "run", {"run": {"seed": 1}})).values())
 
 
 def test_temporary_files_that_a_kill_left_are_removed(directory: RunDirectory) -> None:

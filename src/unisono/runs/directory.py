@@ -16,14 +16,12 @@ from unisono.core.method import RunInfo
 from unisono.runs.checkpoint import Checkpoints
 from unisono.runs.files import DamagedFileError, JsonLines, explained, remove_tree, write_atomically
 from unisono.runs.locks import is_locked
-from unisono.runs.manifest import LASTING, MANIFEST_FILE, PAGES, Manifest
+from unisono.runs.manifest import FEDERATION_FILE, LASTING, MANIFEST_FILE, PAGES, Manifest
 from unisono.runs.probe_layers import ProbeLayers
 
 REPRODUCIBLE_LOGS = ("metrics", "clients", "exchange", "notes", "privacy", "failures", "timings")
 
 
-FEDERATION_FILE = "federation.json"
-"""Name of the run on its federation; a simulation has none."""
 FLOORS_FILE = "floors.json"
 """Scores of raw pixels, their PCA and untrained weights, by floor and probe."""
 START_FILE = "start.json"
@@ -67,7 +65,8 @@ class RunDirectory:
                     f"or continue it with 'unisono resume {path}'."
                 )
             path.mkdir(parents=True, exist_ok=True)
-            (path / FEDERATION_FILE).unlink(missing_ok=True)
+            for name in (FEDERATION_FILE, MANIFEST_FILE):
+                (path / name).unlink(missing_ok=True)
         directory = RunDirectory(path)
         if federation is not None:
             directory.write_json(FEDERATION_FILE, federation)

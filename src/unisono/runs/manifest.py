@@ -14,7 +14,9 @@ from unisono.runs.files import DamagedFileError, write_atomically
 MANIFEST_FILE = "manifest.json"
 LOG = ".jsonl"
 """Ending of files that only grow: their first bytes are recorded, as many as there were."""
-LASTING = ("config.toml", "run_info.json", "start.json")
+FEDERATION_FILE = "federation.json"
+"""Name of the run on its federation; a simulation has none."""
+LASTING = ("config.toml", FEDERATION_FILE, "run_info.json", "start.json")
 """Files that do not change once they are written; they are listed from the first checkpoint on."""
 PAGES = ("report.html", "gallery.html")
 FINAL = (*PAGES, "floors.json", "privacy.json", "environment.json", "model/*", "report/*", "clusters/*")
