@@ -43,6 +43,18 @@ def test_a_run_that_goes_back_further_than_before_loses_more(tmp_path: Path) -> 
     assert session(tmp_path, 3, []) == 2
 
 
+@pytest.mark.parametrize(
+    ("good", "bad"), [('"noisy": true', '"noisz": true'), ('"round": 1', '"rpund": 1'), ("true", "tsue"), ("train", "tr\x80in")]
+)
+def test_a_damaged_line_counts(tmp_path: Path, good: str, bad: str) -> None:
+    assert session(tmp_path, 0, [(0, True), (1, True), (2, True)]) == 0
+    path = tmp_path / "releases.jsonl"
+    head, line, tail = path.read_text().partition('{"round": 1')
+    first, rest = tail.split("\n", 1)
+    path.write_bytes(f"{head}{(line + first).replace(good, bad)}\n{rest}".encode("latin-1"))
+    assert session(tmp_path, 3, []) == 1, "round 1 may have been a noisy one"
+
+
 def test_lost_rounds_cost_as_much_as_others() -> None:
     pytest.importorskip("dp_accounting")
     plain = UserLevelAccountant(2.0, 1e-5, "none", 10, 10)

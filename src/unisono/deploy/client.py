@@ -244,12 +244,12 @@ class ClientRun:
     def answer(self, request: Request) -> ClientResult:
         """Run the client's step from its local state, save the new state, and seal and mask what must be."""
         keep_states(self._directory.states, self._states.directory, self._directory.config.resources)
-        if not self._states.has(request.local):
-            log.warning("the state that the server names is not on this disk: beginning anew")
         ctx = replace(request.context(self._device), secret=self._secret)
         routed, left_out = self._mail.opened(request)
         opened = replace(request, routed=routed)
         local = self._states.load(request.local)
+        if request.local.scalars and not (local.groups or local.scalars):
+            log.warning("the state that the server names is not on this disk, or damaged: beginning anew")
         done = run_client(self.method, self._nets, opened.received, local, self._data, ctx, self._postprocessor)
         update = replace(done.update, metrics={**done.update.metrics, **left_out})
         update = self.gate.release(update, opened.received, self._postprocessor)

@@ -33,7 +33,10 @@ class ClientStateFiles:
         self._history = history
 
     def load(self, reference: Payload) -> Payload:
-        """Return the state that the server names; empty if it names none or the file is gone, so the client begins anew."""
+        """Return the state that the server names; empty if it names none.
+
+        It is empty too if the file is gone or damaged: then the client begins anew.
+        """
         name = str(reference.scalars.get(NAME, ""))
         if not PATTERN.fullmatch(name):
             return Payload()
@@ -41,11 +44,6 @@ class ClientStateFiles:
             return from_bytes(self._path(name).read_bytes())
         except (OSError, ValueError):
             return Payload()
-
-    def has(self, reference: Payload) -> bool:
-        """Return whether the state that the server names is here, or it names none."""
-        name = str(reference.scalars.get(NAME, ""))
-        return not name or (bool(PATTERN.fullmatch(name)) and self._path(name).is_file())
 
     def save(self, state: Payload, round: int, begun: Payload) -> Payload:
         """Save a state durably, and return what stands for it on the server: nothing for an empty one.
@@ -73,8 +71,7 @@ class ClientStateFiles:
         """Remove the states that no checkpoint can name any more: old ones that no step of the last rounds began with."""
         oldest = round - self._history
         file = self.directory / "begun.json"
-        steps = [*(parse_json(file.read_text()) if file.is_file() else []), [round, begun]]
-        recent = [step for step in steps if step[0] >= oldest]
+        recent = [*(step for step in _steps(file) if step[0] >= oldest), (round, begun)]
         write_atomically(file, json.dumps(recent).encode())
         needed = {name for _, name in recent}
         for name in names[:-1]:
@@ -83,3 +80,11 @@ class ClientStateFiles:
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.payload"
+
+
+def _steps(file: Path) -> list[tuple[int, str]]:
+    """Return round and beginning of the last steps; none where the file is damaged, which costs a state at most."""
+    try:
+        return [(int(round), str(begun)) for round, begun in parse_json(file.read_text())]
+    except (OSError, ValueError, TypeError):
+        return []

@@ -31,9 +31,10 @@ class ReleaseLog(Callback):
 
     def on_run_start(self, state: ServerState) -> None:
         """Count what was begun at or after the round that comes next: it is done, and counted, once more."""
-        self.lost = 0
         counted: list[int] = []
-        for line in [*self._read(), {"round": state.round, "lost": 0}]:
+        lines, num_damaged = self._read()
+        self.lost = num_damaged
+        for line in [*lines, {"round": state.round, "lost": 0}]:
             if "lost" in line:  # here the run went back to a checkpoint, perhaps one before the last, where that is damaged
                 self.lost += sum(round >= line["round"] for round in counted)
                 counted = [round for round in counted if round < line["round"]]
@@ -64,7 +65,16 @@ class ReleaseLog(Callback):
             if is_new:
                 sync_directory(self._path.parent)
 
-    def _read(self) -> list[dict[str, Any]]:
-        """Return all lines; one that a crash left half-written had led to nothing yet."""
+    def _read(self) -> tuple[list[dict[str, Any]], int]:
+        """Return all lines, and how many are damaged: each may have told of a noisy mean, and counts as one.
+
+        A line that a crash left half-written had led to nothing yet.
+        """
         content = self._path.read_bytes() if self._path.is_file() else b""
-        return [entry for line in content.splitlines() if (entry := read_entry(line)) is not None]
+        entries = [read_entry(line) for line in content.split(b"\n") if line.endswith(b"}")]
+        good = [entry for entry in entries if entry is not None and _is_whole(entry)]
+        return good, len(entries) - len(good)
+
+
+def _is_whole(entry: dict[str, Any]) -> bool:
+    return isinstance(entry.get("round"), int) and (isinstance(entry.get("lost"), int) or isinstance(entry.get("noisy"), bool))
