@@ -7,6 +7,7 @@ from pathlib import Path
 from unisono.backends import report_collector
 from unisono.config import Config, resolve
 from unisono.core.errors import UserError
+from unisono.data.fingerprint import fingerprint
 from unisono.experiment import Experiment
 from unisono.report.files import ReportFiles
 from unisono.report.run_report import write_report
@@ -48,8 +49,10 @@ def is_complete(directory: RunDirectory) -> bool:
 
 
 def catch_up(directory: RunDirectory, config: Config) -> None:
-    """Collect what is missing from the data and the checkpoints; raise a UserError if the data is gone."""
+    """Collect what is missing from the data and the checkpoints; raise a UserError if the data is gone or another."""
     experiment = Experiment.prepare(config)
+    if (sentence := directory.other_data(fingerprint(experiment.dataset))) is not None:
+        raise UserError(f"{sentence}.")
     callback, checkpoints = report_collector(experiment, directory), directory.checkpoints()
     initial = experiment.initial_server()
     callback.describe(initial)

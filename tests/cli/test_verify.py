@@ -102,6 +102,18 @@ def test_resume_refuses_other_data(unisono: Command, demo: Path, monkeypatch: py
     assert "The data set is not the one that runs/demo was started with" in unisono("resume", demo).sentence
 
 
+def test_evaluate_and_report_say_that_the_data_are_others(
+    unisono: Command, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentence = "The data set is not the one that runs/demo was started with"
+    assert sentence not in unisono("evaluate", demo, "--probe", "knn").out
+    monkeypatch.setattr("unisono.reporting.fingerprint", lambda dataset: "other")
+    monkeypatch.setattr("unisono.data.fingerprint.fingerprint", lambda dataset: "other")
+    assert f"{sentence}: the scores are those of other samples" in unisono("evaluate", demo, "--probe", "knn").out
+    flip(demo / "report" / "points.json", 0.5)
+    assert f"The report has no map of the last state: {sentence}." in unisono("report", demo).err.replace("\n", " ")
+
+
 def test_a_damaged_log_is_left_out_and_said(unisono: Command, demo: Path) -> None:
     flip(demo / "metrics.jsonl", 0.4)
     shown = unisono("show", demo)

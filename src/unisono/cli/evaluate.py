@@ -100,12 +100,16 @@ def _changes(probes: Sequence[str] | None, settings: Sequence[str]) -> dict[str,
 def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
     from unisono.config import resolve
     from unisono.core.config import merge
+    from unisono.data.fingerprint import fingerprint
     from unisono.experiment import Experiment
     from unisono.loaded import load
 
     loaded = load(path)
     tree = loaded.directory.config_tree
-    evaluator = Experiment.prepare(resolve(merge(tree, changes))).evaluator()
+    experiment = Experiment.prepare(resolve(merge(tree, changes)))
+    evaluator = experiment.evaluator()
+    others = loaded.directory.other_data(fingerprint(experiment.dataset))
+    notes = [evaluator.space_note(loaded.server), f"{others}: the scores are those of other samples." if others else ""]
     values = evaluator(loaded.server, loaded.round)
     same = {table: content for table, content in tree.items() if table not in BESIDE_THE_RESULT}
     return Evaluated(
@@ -115,7 +119,7 @@ def _evaluate(path: Path, changes: Mapping[str, Any]) -> Evaluated:
         loaded.round,
         values,
         evaluator.floors(),
-        evaluator.space_note(loaded.server),
+        " ".join(filter(None, notes)),
     )
 
 

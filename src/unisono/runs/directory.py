@@ -105,11 +105,17 @@ class RunDirectory:
         """Raise a UserError if the data set is not the one that the run was started with; keep its fingerprint at the start."""
         if self.manifest.data is None:
             self.manifest.save_data(fingerprint)
-        elif self.manifest.data != fingerprint:
+        elif (sentence := self.other_data(fingerprint)) is not None:
             raise UserError(
-                f"The data set is not the one that {self.path} was started with, so it would go on as another run: restore the "
+                f"{sentence}, so it would go on as another run: restore the "
                 f"data, or start a new run with 'unisono run {self.path}/config.toml --name NEW'."
             )
+
+    def other_data(self, fingerprint: str) -> str | None:
+        """Return words about a data set that is not the run's, None for the run's own or where that is not known."""
+        if self.manifest.data in (None, fingerprint):
+            return None
+        return f"The data set is not the one that {self.path} was started with"
 
     @property
     def config_tree(self) -> Tree:
