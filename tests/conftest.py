@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -17,6 +18,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: forks
 os.environ.setdefault("UNISONO_CACHE", str(Path(tempfile.gettempdir()) / f"unisono-tests-{os.getuid()}"))
 settings.register_profile("untimed", deadline=None)  # how long an example takes says nothing on a busy machine
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def logs_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line turns logs off for its whole process, which other tests share."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
 
 
 @pytest.fixture(scope="module")

@@ -285,7 +285,7 @@ def test_code_of_your_own_runs(heading: str, tmp_path: Path, monkeypatch: pytest
     (file,) = set(re.findall(r"(\w+\.py):", commands))
     monkeypatch.chdir(tmp_path)
     Path(file).write_text(source)
-    for words in map(shlex.split, commands.splitlines()):
+    for words in map(shlex.split, commands.replace("\\\n", " ").splitlines()):
         settings = [setting for setting in (*QUICK, *BARE) if words[1] == "run" and not setting.startswith("model.")]
         quick = [word for setting in settings for word in ("--set", setting)]
         with pytest.raises(SystemExit) as end:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import shutil
 import signal
@@ -45,7 +44,6 @@ def unisono(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     """Runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     monkeypatch.setattr(WorkProgress.__init__, "__defaults__", (math.inf,))  # a busy machine would show how far work is
 
     def call(*arguments: object) -> Result:
