@@ -243,7 +243,7 @@ def speed_table(results: Path) -> str:
         rows = {name: [*row, values.get(name, "")] for name, row in rows.items()}
     marked = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows.values())
     link = '<a href="docs/benchmarks.md">medians</a>'
-    about = f'<tr><td colspan="{len(heads)}">{machine}, {found[0][0]["day"]}: {link}</td></tr>\n'
+    about = f'<tr><td colspan="{len(heads)}">{machine}: {link}</td></tr>\n'
     head = f"<tr>{''.join(f'<th>{cell}</th>' for cell in heads)}</tr>\n"
     return f'<table align="right">\n{head}{marked}{about}</table>\n'
 

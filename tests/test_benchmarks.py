@@ -32,11 +32,12 @@ def test_the_page_names_no_folder_and_no_host() -> None:
 def test_results_of_other_days_are_marked() -> None:
     results = {
         name: {"machine": "a machine", "day": day, "tables": [TABLE.as_json()]}
-        for name, day in (("views", "2026-01-01"), ("engine", "2026-01-02"))
+        for name, day in (("views", "2026-01-01"), ("engine", "2026-01-02"), ("cnn", "2026-01-01"))
     }
     text = page(results, PARTS)
-    assert "- engine: 2026-01-02, a machine\n- views: 2026-01-01, a machine" in text
-    assert "Not measured on this version: cnn, resnet, precision, " in text
+    assert "Machine: a machine. Measured on 2026-01-01: cnn, views.\n" in text
+    assert "Machine: a machine. Measured on 2026-01-02: engine.\n" in text
+    assert "Not measured on this version: resnet, precision, " in text
 
 
 def test_an_unknown_part_is_named() -> None:
