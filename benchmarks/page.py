@@ -28,12 +28,12 @@ machines differ; ratios hold better.
 REMARKS = {
     "resnet": "Memory: each of the two workers holds its networks (45 MB), their sum in shared memory (45 MB) and what the "
     "convolutions need meanwhile (about 75 MB); the parent holds the state, the sums and the broadcast (45 MB each).",
-    "engine": "Cause: a client takes as long in the engine as in a bare process (11.7 ms with the small CNN), and a round of 20 "
-    "takes 12 ms more: 2 ms until the first worker has its clients, 1 ms for the first of them, 3 ms for the sums and messages of "
-    "four shards each, 2 ms until the slower worker is done, and 2 ms at the server. Three processes share two cores here. A "
-    "client of the ResNet takes twenty times as long.",
-    "precision": "Cause: clients take two steps of small images here, and views, norms, the optimiser and the hand-over stay in "
-    "fp32. Against fp32 in torch's default format, single steps on this machine gain 1.45 to 2.2 with BatchNorm (1.15 with "
+    "engine": "Cause: a client takes as long in the engine as in a bare process (11.7 ms with the small CNN), and a round of "
+    "20 takes 12 ms more: 2 ms until the first worker has its clients, 1 ms for the first of them, 3 ms for the sums and "
+    "messages of four shards each, 2 ms until the slower worker is done, and 2 ms at the server. Three processes share two "
+    "cores here. A client of the ResNet takes twenty times as long.",
+    "precision": "Cause: clients take two steps of small images here, and views, norms, the optimiser and the hand-over stay "
+    "in fp32. Against fp32 in torch's default format, single steps on this machine gain 1.45 to 2.2 with BatchNorm (1.15 with "
     "ImageNet's stem), and 1.1 to 1.6 with GroupNorm.",
 }
 """Causes where something that is wanted was missed, and circumstances, by part."""
